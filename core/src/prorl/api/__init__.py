@@ -1,0 +1,87 @@
+"""What plugin authors import. Everything here is the public contract; nothing here imports the server."""
+
+from prorl.api.errors import (
+    BudgetExceeded,
+    ConfigError,
+    ContextOverflow,
+    Fault,
+    GraderFault,
+    JobCancelled,
+    ModelFault,
+    ProrlError,
+    SandboxFault,
+    TaskFault,
+    boundary,
+)
+from prorl.api.handler import AgentHandler, InitOutput, Output
+from prorl.api.hookspecs import ENTRY_POINT_GROUP, hookimpl
+from prorl.api.job import Job, JobServices
+from prorl.api.llm import (
+    Chat,
+    Dialect,
+    DialectFactory,
+    EngineInfo,
+    Generation,
+    Message,
+    Reply,
+    Tokenizer,
+    ToolSchema,
+)
+from prorl.api.records import (
+    CommandRecord,
+    DialectRecord,
+    HandlerRecord,
+    Record,
+    RuntimeRecord,
+    SettingsRecord,
+    ToolRecord,
+)
+from prorl.api.sandbox import ActionResult, Bind, Limits, Probe, Sandbox, SandboxRuntime, SandboxSpec
+from prorl.api.tools import Observation, Tool, ToolContext
+
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "ActionResult",
+    "AgentHandler",
+    "Bind",
+    "BudgetExceeded",
+    "Chat",
+    "CommandRecord",
+    "ConfigError",
+    "ContextOverflow",
+    "Dialect",
+    "DialectFactory",
+    "DialectRecord",
+    "EngineInfo",
+    "Fault",
+    "Generation",
+    "GraderFault",
+    "HandlerRecord",
+    "InitOutput",
+    "Job",
+    "JobCancelled",
+    "JobServices",
+    "Limits",
+    "Message",
+    "ModelFault",
+    "Observation",
+    "Output",
+    "Probe",
+    "ProrlError",
+    "Record",
+    "Reply",
+    "RuntimeRecord",
+    "Sandbox",
+    "SandboxFault",
+    "SandboxRuntime",
+    "SandboxSpec",
+    "SettingsRecord",
+    "TaskFault",
+    "Tokenizer",
+    "Tool",
+    "ToolContext",
+    "ToolRecord",
+    "ToolSchema",
+    "boundary",
+    "hookimpl",
+]

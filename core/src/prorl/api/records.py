@@ -1,0 +1,73 @@
+"""The typed records that hooks return. A record names something and says how to make it; it does no work itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from prorl.api.handler import AgentHandler
+from prorl.api.llm import DialectFactory
+from prorl.api.sandbox import SandboxRuntime
+from prorl.api.tools import Tool
+
+if TYPE_CHECKING:
+    import click
+
+
+class HandlerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A domain. ``domains`` are the exact names it serves (``name`` is one already), ``prefixes`` the beginnings of
+    ``data_source`` values. ``settings`` is the Struct of ``[handlers.<name>]`` in prorl.toml and of a job's settings.
+    """
+
+    name: str
+    factory: Callable[[], AgentHandler]
+    summary: str
+    domains: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+    settings: type[msgspec.Struct] | None = None
+
+
+class ToolRecord(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    factory: Callable[[], Tool]
+    summary: str
+    aliases: tuple[str, ...] = ()
+
+
+class RuntimeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A sandbox runtime. Among those that work the highest ``preference`` is taken; below 0 only by name."""
+
+    name: str
+    factory: Callable[[], SandboxRuntime]
+    summary: str
+    preference: int = 0
+
+
+class DialectRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine's HTTP. Detection asks dialects in the order of ``preference``, highest first."""
+
+    name: str
+    factory: DialectFactory
+    summary: str
+    preference: int = 0
+
+
+class SettingsRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of prorl.toml: ``[<name>]``, checked against ``type`` at startup."""
+
+    name: str
+    type: type[msgspec.Struct]
+    summary: str
+
+
+class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A subcommand of ``prorl``. ``load`` imports and returns the click command, so listing costs no import."""
+
+    name: str
+    load: Callable[[], click.Command]
+    summary: str
+
+
+Record = HandlerRecord | ToolRecord | RuntimeRecord | DialectRecord | SettingsRecord | CommandRecord

@@ -1,0 +1,56 @@
+"""What travels over HTTP: msgspec Structs shared by server, client and trainers.
+
+Requests forbid unknown fields (a typo is an error); results may gain fields (a client ignores what it does not know).
+"""
+
+from prorl.wire.backends import BackendSpec, BackendStatus, ClearRequest, PoolStatus
+from prorl.wire.jobs import STAGES, Budgets, CancelRequest, JobRequest, StageName, StopRequest
+from prorl.wire.results import (
+    FaultKind,
+    JobEvent,
+    JobState,
+    JobView,
+    RolloutError,
+    RolloutResult,
+    StageTiming,
+    Status,
+    Timing,
+)
+from prorl.wire.sampling import SamplingParams
+from prorl.wire.service import Health, PluginReport, PluginState, Problem, ServiceStatus, StageStatus
+from prorl.wire.trajectory import Finish, Segment, ToolCall, Trajectory, Turn, VersionSpan
+
+__all__ = [
+    "STAGES",
+    "BackendSpec",
+    "BackendStatus",
+    "Budgets",
+    "CancelRequest",
+    "ClearRequest",
+    "FaultKind",
+    "Finish",
+    "Health",
+    "JobEvent",
+    "JobRequest",
+    "JobState",
+    "JobView",
+    "PluginReport",
+    "PluginState",
+    "PoolStatus",
+    "Problem",
+    "RolloutError",
+    "RolloutResult",
+    "SamplingParams",
+    "Segment",
+    "ServiceStatus",
+    "StageName",
+    "StageStatus",
+    "StageTiming",
+    "Status",
+    "StopRequest",
+    "Timing",
+    "ToolCall",
+    "Trajectory",
+    "Turn",
+    "VersionSpan",
+]

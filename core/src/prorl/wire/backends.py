@@ -1,0 +1,52 @@
+"""LLM servers as a trainer registers them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+
+class BackendSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``POST /add_llm_server``.
+
+    ``url`` is the server's root (``http://host:port``). ``dialect`` is found by asking the server when not given.
+    ``tokenizer`` is a local folder or hub name; without it the engine's own tokenizer endpoint is used.
+    ``policy_version`` names the weights that are loaded; without it the pool counts versions itself (one more after
+    every ``/clear_llm_server``).
+    """
+
+    url: Annotated[str, msgspec.Meta(pattern=r"^https?://[^\s]+$", max_length=2000)]
+    dialect: str | None = None
+    model: str | None = None
+    tokenizer: str | None = None
+    policy_version: str | None = None
+    max_context: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class ClearRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``POST /clear_llm_server``: ``urls`` removes only those; empty removes all and begins a new policy version."""
+
+    urls: tuple[str, ...] = ()
+
+
+class BackendStatus(msgspec.Struct, kw_only=True):
+    """A backend as ``GET /status`` shows it. ``assigned`` counts tasks since it joined; ``in_flight`` calls now."""
+
+    url: str
+    dialect: str
+    model: str
+    policy_version: str
+    healthy: bool
+    assigned: int
+    in_flight: int
+    calls: int
+    failures: int
+    reason: str | None = None
+
+
+class PoolStatus(msgspec.Struct, kw_only=True):
+    policy_version: str
+    paused: bool
+    waiting: int
+    backends: list[BackendStatus]

@@ -1,0 +1,88 @@
+"""A trajectory: what the policy saw and said, as tokens.
+
+A *segment* is a token stream that only ever grew: a policy-gradient trainer can use each segment as one sample. A
+*turn* is a range of one segment, either one model reply or one batch of rendered messages. The paper's per-message
+``input_ids`` / ``output_ids`` are views of it, ``tokens[:start]`` and ``tokens[start:end]``, so the payload grows
+linearly with the conversation and no two fields can disagree.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Finish = Literal["stop", "length", "abort"]
+
+
+class VersionSpan(msgspec.Struct, frozen=True, array_like=True):
+    """``count`` consecutive tokens of one policy version (run-length form)."""
+
+    version: str
+    count: int
+
+
+class Segment(msgspec.Struct, kw_only=True):
+    """Parallel lists over one token stream, all of the same length.
+
+    ``loss_mask`` is 1 exactly for tokens that an engine sampled at that place. ``logprobs`` is the engine's natural-log
+    probability for those and ``None`` elsewhere. ``versions`` run-length codes the policy version of every token;
+    rendered tokens carry the empty version ``""``.
+    """
+
+    tokens: list[int]
+    logprobs: list[float | None]
+    loss_mask: list[int]
+    versions: list[VersionSpan]
+
+
+class ToolCall(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A call that the model wrote. ``error`` says why it could not be used (then ``arguments`` may be empty)."""
+
+    name: str
+    arguments: dict[str, Any] = {}
+    error: str | None = None
+
+
+class Turn(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """``segments[segment].tokens[start:end]``: one reply (role ``assistant``) or one batch of rendered messages.
+
+    ``ms`` is wall time: of the model call for a reply, of the tools for a ``tool`` turn.
+    """
+
+    role: Literal["prompt", "assistant", "tool", "user"]
+    segment: int
+    start: int
+    end: int
+    text: str
+    tool_calls: list[ToolCall] = []
+    finish_reason: Finish | None = None
+    backend: str | None = None
+    policy_version: str | None = None
+    cached_tokens: int | None = None
+    ms: float = 0.0
+
+
+class Trajectory(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Segments, turns, and the names of what produced them.
+
+    ``trainable`` is false when the token ids or logprobs did not come from an engine (a chat-only backend).
+    ``tokenizer`` and ``template`` name the source and digest of what rendered the prompt.
+    """
+
+    segments: list[Segment] = []
+    turns: list[Turn] = []
+    model: str | None = None
+    tokenizer: str | None = None
+    template: str | None = None
+    logprob_kind: str | None = None
+    trainable: bool = True
+    notes: list[str] = []
+
+    def input_ids(self, turn: Turn) -> list[int]:
+        """The paper's ``input_ids`` of a turn: everything before it in its segment."""
+        return self.segments[turn.segment].tokens[: turn.start]
+
+    def output_ids(self, turn: Turn) -> list[int]:
+        """The paper's ``output_ids`` of a turn: the turn's own tokens."""
+        return self.segments[turn.segment].tokens[turn.start : turn.end]

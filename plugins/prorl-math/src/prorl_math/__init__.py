@@ -1,0 +1,1 @@
+"""Mathematics for ProRL Agent."""
