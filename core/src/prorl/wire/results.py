@@ -15,7 +15,7 @@ FaultKind = Literal["model", "sandbox", "task", "grader", "timeout", "cancelled"
 
 
 class RolloutError(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Whose fault it was. ``code`` is a stable slug (``context_overflow``, ``no_backend``), ``message`` is for people."""
+    """Whose fault it was. ``code`` is a stable slug (``context_overflow``, ``no_backend``); ``message`` is prose."""
 
     kind: FaultKind
     message: str
