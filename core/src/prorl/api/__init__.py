@@ -29,6 +29,7 @@ from prorl.api.llm import (
 )
 from prorl.api.records import (
     CommandRecord,
+    DemoRecord,
     DialectRecord,
     HandlerRecord,
     Record,
@@ -49,6 +50,7 @@ __all__ = [
     "CommandRecord",
     "ConfigError",
     "ContextOverflow",
+    "DemoRecord",
     "Dialect",
     "DialectFactory",
     "DialectRecord",

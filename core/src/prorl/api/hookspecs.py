@@ -25,6 +25,7 @@ import pluggy
 
 from prorl.api.records import (
     CommandRecord,
+    DemoRecord,
     DialectRecord,
     HandlerRecord,
     RuntimeRecord,
@@ -66,3 +67,8 @@ def prorl_settings() -> list[SettingsRecord]:  # type: ignore[empty-body]
 @hookspec
 def prorl_commands() -> list[CommandRecord]:  # type: ignore[empty-body]
     """Subcommands. ``return [CommandRecord(name="mytask", load=load_command, summary="...")]``"""
+
+
+@hookspec
+def prorl_demos() -> list[DemoRecord]:  # type: ignore[empty-body]
+    """What ``prorl demo`` shows of a domain. ``return [DemoRecord(name="math", domain="math", rows=ROWS, ...)]``"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -70,4 +70,18 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
 
 
-Record = HandlerRecord | ToolRecord | RuntimeRecord | DialectRecord | SettingsRecord | CommandRecord
+class DemoRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``prorl demo`` shows of a domain: instances that need no download, and a policy that can solve them.
+
+    ``script(row, turn)`` is what a perfect model would write in turn 0, 1, ... for that row (tool calls included), or
+    ``None`` when it has nothing more to say. It is played token for token by an engine over HTTP, like any model.
+    """
+
+    name: str
+    domain: str
+    rows: tuple[dict[str, Any], ...]
+    script: Callable[[dict[str, Any], int], str | None]
+    summary: str
+
+
+Record = HandlerRecord | ToolRecord | RuntimeRecord | DialectRecord | SettingsRecord | CommandRecord | DemoRecord
