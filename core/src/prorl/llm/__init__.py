@@ -1,0 +1,1 @@
+"""Models: the pool of LLM servers, their dialects, and conversations on one token stream."""

@@ -1,0 +1,185 @@
+"""One registered LLM server: what it is, how busy it is, and the calls that run on it.
+
+A backend object lives from one registration to the next. When its address is registered again a new object takes its
+place, with new counts and caches; calls that are under way end on the old one, and it closes after the last of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+
+import httpx
+
+from prorl.api.errors import ModelFault, boundary
+from prorl.api.llm import Dialect, EngineInfo, Generation, Tokenizer
+from prorl.llm.checks import check_reply, fit_context
+from prorl.llm.settings import PoolSettings
+from prorl.wire.backends import BackendSpec, BackendStatus
+from prorl.wire.sampling import SamplingParams
+
+log = logging.getLogger("prorl.llm")
+
+
+class Backend:
+    """``rank`` orders the heap: ``assigned`` plus the head start a late joiner got. ``reason`` says why it is aside."""
+
+    def __init__(
+        self,
+        spec: BackendSpec,
+        info: EngineInfo,
+        dialect: Dialect,
+        *,
+        client: httpx.AsyncClient,
+        policy_version: str,
+        settings: PoolSettings,
+    ) -> None:
+        self.spec = spec
+        self.url = spec.url
+        self.info = info
+        self.dialect = dialect
+        self.policy_version = policy_version
+        self.healthy = True
+        self.reason: str | None = None
+        self.suspect = asyncio.Event()
+        self.rank = self.assigned = self.in_flight = self.calls = self.failures = 0
+        self.slots = asyncio.Semaphore(settings.concurrency)
+        self._client = client
+        self._running: set[asyncio.Task[Generation]] = set()
+        self._aborts: set[asyncio.Task[None]] = set()
+        self._retired = False
+        self._tokenizer: asyncio.Task[Tokenizer] | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self._client.is_closed
+
+    def status(self) -> BackendStatus:
+        return BackendStatus(
+            url=self.url,
+            dialect=self.info.dialect,
+            model=self.info.model,
+            policy_version=self.policy_version,
+            healthy=self.healthy,
+            assigned=self.assigned,
+            in_flight=self.in_flight,
+            calls=self.calls,
+            failures=self.failures,
+            reason=self.reason,
+        )
+
+    async def tokenizer(self) -> Tokenizer:
+        """The registered tokenizer folder or hub name, else the engine's own over HTTP. Loaded once."""
+        if self._tokenizer is None or (self._tokenizer.done() and self._tokenizer.exception() is not None):
+            self._tokenizer = asyncio.ensure_future(self._load_tokenizer())
+        return await asyncio.shield(self._tokenizer)
+
+    async def _load_tokenizer(self) -> Tokenizer:
+        if self.spec.tokenizer is None:
+            return await self.dialect.tokenizer()
+        from prorl.llm.tokenizers import load_tokenizer  # noqa: PLC0415 - heavy, and not needed by every backend
+
+        return await load_tokenizer(self.spec.tokenizer)
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session_id: str, priority: int
+    ) -> Generation:
+        """One attempt at one reply, checked. Raises ``ModelFault`` and ``ContextOverflow``; a cancelled call is
+        aborted at the engine."""
+        sampling = fit_context(prompt_ids, sampling, self.info)
+        request_id = uuid.uuid4().hex
+        call = asyncio.ensure_future(self._ask(prompt_ids, sampling, request_id, session_id, priority))
+        self._running.add(call)
+        self.calls += 1
+        self.in_flight += 1
+        try:
+            await asyncio.wait({call})
+        except asyncio.CancelledError:
+            call.cancel()
+            await asyncio.wait({call}, timeout=1.0)  # lets the connection close, which is what stops most engines
+            self._abort(request_id)
+            raise
+        finally:
+            self.in_flight -= 1
+            self._running.discard(call)
+            self._close_when_idle()
+        if call.cancelled():
+            self.failures += 1
+            raise ModelFault(f"{self.url} was lost during the call: {self.reason}", code="unreachable")
+        if call.exception() is not None:
+            self.failures += 1
+        return call.result()
+
+    async def _ask(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, request_id: str, session_id: str, priority: int
+    ) -> Generation:
+        with boundary(ModelFault, f"{self.info.dialect} at {self.url}"):
+            generation = await self.dialect.generate(
+                prompt_ids,
+                sampling,
+                request_id=request_id,
+                session_id=session_id,
+                cache_salt=self.policy_version,  # keeps prefixes that older weights computed out of the cache
+                priority=priority,
+            )
+            return check_reply(generation, prompt_ids, sampling, self.info, url=self.url)
+
+    def _abort(self, request_id: str) -> None:
+        """Tell the engine, in the background: the one who cancelled must not wait for it."""
+        task = asyncio.ensure_future(self._send_abort(request_id))
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
+        task.add_done_callback(lambda _: self._close_when_idle())
+
+    async def _send_abort(self, request_id: str) -> None:
+        try:
+            async with asyncio.timeout(10.0):
+                await self.dialect.abort(request_id)
+        except (ModelFault, TimeoutError) as error:
+            log.warning("%s did not take the abort of a cancelled call: %s", self.url, error)
+
+    async def check(self, timeout: float) -> None:
+        """Ask whether the engine is well, and still the one that was registered. Raises ``ModelFault`` if not."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self.dialect.health()
+                if not self.healthy and (now := await self.dialect.describe()) != self.info:
+                    raise ModelFault(
+                        f"another engine answers there now ({now.model}); register it again", code="changed_engine"
+                    )
+        except TimeoutError:
+            raise ModelFault(f"no answer to a health check in {timeout:g} s", code="unreachable") from None
+
+    async def rest(self, seconds: float) -> None:
+        """Until the time is up, or somebody found the engine wanting."""
+        self.suspect.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.suspect.wait()
+
+    def drop_calls(self) -> None:
+        """The engine is dead or frozen: end what runs on it, so that it can run elsewhere."""
+        for call in self._running:
+            call.cancel()
+
+    def retire(self) -> None:
+        """No longer registered: close the connections once the last call has ended."""
+        self._retired = True
+        self._close_when_idle()
+
+    def _close_when_idle(self) -> None:
+        if self._retired and not self.in_flight and not self._aborts and not self._client.is_closed:
+            closing = asyncio.ensure_future(self._client.aclose())
+            self._aborts.add(closing)
+            closing.add_done_callback(self._aborts.discard)
+
+    async def close(self) -> None:
+        """Now, whatever runs."""
+        self.drop_calls()
+        pending = {task for task in (*self._running, *self._aborts, self._tokenizer) if task is not None}
+        if pending:
+            await asyncio.wait(pending, timeout=1.0)
+        await self._client.aclose()

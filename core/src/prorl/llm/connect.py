@@ -1,0 +1,77 @@
+"""From an address to a dialect: which engine answers there, and what it says of itself."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+import httpx
+import msgspec
+
+from prorl.api.errors import ConfigError, ModelFault, boundary
+from prorl.api.llm import Dialect, EngineInfo
+from prorl.api.records import DialectRecord
+from prorl.llm.settings import PoolSettings
+from prorl.wire.backends import BackendSpec
+
+# A peer that vanished without a word (power, network) is noticed by the kernel after 30 + 3 * 10 s: reading has no
+# timeout of its own.
+_KEEPALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+]
+
+
+class Connection(msgspec.Struct, kw_only=True):
+    client: httpx.AsyncClient
+    dialect: Dialect
+    info: EngineInfo
+
+
+class Connector:
+    def __init__(self, dialects: Mapping[str, DialectRecord], settings: PoolSettings) -> None:
+        self._dialects = dialects
+        self._settings = settings
+
+    async def connect(self, spec: BackendSpec) -> Connection:
+        """Find the dialect of ``spec.url`` and describe the engine. Raises as ``BackendPool.add`` says."""
+        if spec.dialect is not None and spec.dialect not in self._dialects:
+            raise ConfigError(f"unknown dialect {spec.dialect!r}; known: {', '.join(sorted(self._dialects)) or 'none'}")
+        client = self._client()
+        try:
+            record = self._dialects[spec.dialect] if spec.dialect else await self._detect(client, spec.url)
+            dialect = record.factory.connect(client, spec.url, model=spec.model)
+            with boundary(ModelFault, f"{record.name} at {spec.url}"):
+                info = await dialect.describe()
+        except BaseException:
+            await client.aclose()
+            raise
+        if spec.max_context is not None:
+            info = msgspec.structs.replace(info, max_context=min(spec.max_context, info.max_context))
+        return Connection(client=client, dialect=dialect, info=info)
+
+    async def _detect(self, client: httpx.AsyncClient, url: str) -> DialectRecord:
+        try:  # anything that answers will do: a refused connection is another error than an unknown engine
+            await client.get(url, timeout=self._settings.health_timeout_s)
+        except httpx.HTTPError as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ModelFault(f"nothing answers at {url}: {reason}", code="unreachable") from error
+        for record in sorted(self._dialects.values(), key=lambda r: (-r.preference, r.name)):
+            if await record.factory.detect(client, url):
+                return record
+        raise ConfigError(
+            f"{url} answers but speaks none of: {', '.join(sorted(self._dialects)) or 'no dialect is installed'}; "
+            "give the server's root (without /v1), or name its dialect"
+        )
+
+    def _client(self) -> httpx.AsyncClient:
+        s = self._settings
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=s.keepalive_s)
+        return httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(limits=limits, socket_options=_KEEPALIVE),
+            timeout=httpx.Timeout(None, connect=s.connect_s),
+            follow_redirects=False,
+        )
