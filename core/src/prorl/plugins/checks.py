@@ -11,6 +11,7 @@ import msgspec
 
 from prorl.api.records import (
     CommandRecord,
+    DemoRecord,
     DialectRecord,
     HandlerRecord,
     Record,
@@ -27,6 +28,7 @@ RECORD_OF_HOOK: Mapping[str, type[Record]] = MappingProxyType(
         "prorl_llm_dialects": DialectRecord,
         "prorl_settings": SettingsRecord,
         "prorl_commands": CommandRecord,
+        "prorl_demos": DemoRecord,
     }
 )
 
@@ -80,6 +82,11 @@ def _check_record(record: Record) -> None:
             _check_struct("type", record.type)
         case CommandRecord():
             _check_callable("load", record.load)
+        case DemoRecord():
+            _check_name("domain", record.domain, _DOMAIN)
+            _check_callable("script", record.script)
+            if not isinstance(record.rows, tuple) or not all(isinstance(row, dict) for row in record.rows):
+                raise BadRecord("rows must be a tuple of dict")
 
 
 def _check_name(field: str, value: Any, pattern: re.Pattern[str]) -> None:

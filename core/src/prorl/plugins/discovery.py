@@ -17,6 +17,7 @@ from prorl.api import hookspecs
 from prorl.api.errors import ConfigError
 from prorl.api.records import (
     CommandRecord,
+    DemoRecord,
     DialectRecord,
     HandlerRecord,
     Record,
@@ -123,3 +124,5 @@ def _file(registry: Registry, record: Record) -> None:
             registry.settings[record.name] = record
         case CommandRecord():
             registry.commands[record.name] = record
+        case DemoRecord():
+            registry.demos[record.name] = record

@@ -10,6 +10,7 @@ from typing import Any
 from prorl.api.errors import ConfigError
 from prorl.api.records import (
     CommandRecord,
+    DemoRecord,
     DialectRecord,
     HandlerRecord,
     RuntimeRecord,
@@ -35,6 +36,7 @@ class Registry:
     dialects: dict[str, DialectRecord] = field(default_factory=dict)
     settings: dict[str, SettingsRecord] = field(default_factory=dict)
     commands: dict[str, CommandRecord] = field(default_factory=dict)
+    demos: dict[str, DemoRecord] = field(default_factory=dict)
     broken_handlers: list[tuple[HandlerRecord, list[PluginReport]]] = field(default_factory=list)
 
     @property

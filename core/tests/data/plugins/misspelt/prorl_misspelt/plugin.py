@@ -1,0 +1,6 @@
+from prorl.api import hookimpl
+
+
+@hookimpl
+def prorl_agent_handler():
+    return []

@@ -1,0 +1,1 @@
+raise AssertionError("imported although it needs a newer core")

@@ -1,0 +1,2 @@
+def prorl_agent_handlers():
+    return []
