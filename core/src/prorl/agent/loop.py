@@ -1,0 +1,176 @@
+"""Model and tools take turns on one chat, until something ends it.
+
+::
+
+    open ─> reply ─┬─ finish tool ───────────> "finish"
+            ^      ├─ no call ───────────────> "answer"  (or a reminder, once)
+            │      ├─ cut by max_tokens ─────> "length"
+            │      ├─ context full ──────────> "context"
+            │      ├─ last turn ─────────────> "max_turns"
+            └─ run the calls, observe all of them together
+
+What the model does wrong (an unknown tool, a call that can't be parsed, arguments that don't fit) is an observation it
+can act on, and counted. What the machine does wrong is a fault and leaves the loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+from prorl.agent.settings import AgentSettings
+from prorl.api.errors import ContextOverflow, ModelFault, TaskFault, boundary
+from prorl.api.job import JobServices
+from prorl.api.llm import Message, Reply
+from prorl.api.sandbox import Sandbox
+from prorl.api.tools import Observation, Tool, ToolContext
+from prorl.wire.trajectory import ToolCall
+
+Ended = Literal["finish", "answer", "max_turns", "context", "length", "timeout", "cancelled", "fault"]
+
+# The name under which a call that names no tool is answered: never the model's own text, templates print it unescaped.
+NO_TOOL = "error"
+
+
+class RunOutput(TypedDict):
+    """What a run leaves in ``job.run_output``; kept up to date turn by turn, so a run that fails leaves its work.
+
+    ``answer`` is the finish tool's answer, else the last reply's text; ``reply`` is the last reply's text in either
+    case (after any thinking, without its calls). ``tool_errors`` counts observations that were errors, by cause
+    ``bad_calls`` (the call could not be used) and the tools' own.
+    """
+
+    answer: str
+    reply: str
+    ended: Ended
+    turns: int
+    tool_calls: int
+    tool_errors: int
+    bad_calls: int
+    reminders: int
+
+
+def blank_output() -> RunOutput:
+    return RunOutput(answer="", reply="", ended="fault", turns=0, tool_calls=0, tool_errors=0, bad_calls=0, reminders=0)
+
+
+class AgentLoop:
+    """One conversation of one job. ``output`` is written as the loop goes."""
+
+    def __init__(
+        self,
+        services: JobServices,
+        tools: Sequence[Tool],
+        settings: AgentSettings,
+        sandbox: Sandbox | None,
+        output: RunOutput,
+    ) -> None:
+        self._services = services
+        self._tools = tools
+        self._by_name = {name: tool for tool in tools for name in (tool.name, *tool.aliases)}
+        self._settings = settings
+        self._context = ToolContext(
+            sandbox=sandbox, timeout=settings.tool_timeout_s, output_chars=settings.observation_chars
+        )
+        self._chat = services.chat()
+        self.output = output
+
+    async def run(self, messages: Sequence[Message]) -> None:
+        """Go until the end; ``output["ended"]`` says which. Raises ``ModelFault``, ``SandboxFault``, ``TaskFault``."""
+        try:
+            await self._chat.open(messages, [tool.schema() for tool in self._tools])
+        except ContextOverflow as error:
+            raise TaskFault(f"the prompt does not fit the model's context: {error}", code="prompt_too_long") from error
+        try:
+            self.output["ended"] = await self._take_turns()
+        except ContextOverflow:
+            self.output["ended"] = "context"
+
+    async def _take_turns(self) -> Ended:
+        while True:
+            reply = await self._reply()
+            if reply.finish == "length":
+                return "length"
+            last = self.output["turns"] >= self._settings.max_turns
+            if not reply.tool_calls:
+                if last or not self._settings.reminder or self.output["reminders"]:
+                    return "answer"
+                self.output["reminders"] += 1
+                await self._chat.observe([Message(role="user", content=self._settings.reminder)])
+                continue
+            began = time.monotonic()
+            results = await self._run_calls(reply.tool_calls)
+            if results is None:
+                return "finish"
+            if last:  # the calls were run all the same: a file they wrote may be what is graded
+                return "max_turns"
+            await self._chat.observe(results, ms=(time.monotonic() - began) * 1000)
+
+    async def _reply(self) -> Reply:
+        began = time.monotonic()
+        try:
+            reply = await self._chat.reply(max_tokens=self._settings.max_reply_tokens)
+        finally:
+            self._services.spend(model_s=time.monotonic() - began)
+        if reply.finish == "abort":
+            raise ModelFault("the engine aborted the reply", code="aborted")
+        self.output["turns"] += 1
+        self.output["answer"] = self.output["reply"] = reply.answer
+        names = [call.name for call in reply.tool_calls]
+        self._services.emit(
+            "turn.reply", turn=self.output["turns"], tokens=reply.tokens, finish=reply.finish, tool_calls=names
+        )
+        return reply
+
+    async def _run_calls(self, calls: Sequence[ToolCall]) -> list[Message] | None:
+        """The calls' observations, in order; ``None`` when one of them ended the rollout."""
+        messages = []
+        for index, call in enumerate(calls):
+            began = time.monotonic()
+            try:
+                name, observation = await self._call(call, index)
+            finally:
+                spent = time.monotonic() - began
+                self._services.spend(tools_s=spent)
+            self.output["tool_calls"] += 1
+            self.output["tool_errors"] += observation.is_error
+            self._services.emit(
+                "tool.call", turn=self.output["turns"], tool=name, ms=spent * 1000, is_error=observation.is_error
+            )
+            if observation.done:
+                if observation.answer is not None:
+                    self.output["answer"] = observation.answer
+                return None
+            text = shorten(observation.text, self._settings.observation_chars)
+            messages.append(Message(role="tool", name=name, content=text))
+        return messages
+
+    async def _call(self, call: ToolCall, index: int) -> tuple[str, Observation]:
+        tool = self._by_name.get(call.name)
+        problem = self._problem(call, index)
+        if problem is None and tool is not None:
+            with boundary(TaskFault, f"the tool {tool.name} failed"):
+                return tool.name, await tool.call(call.arguments, self._context)
+        self.output["bad_calls"] += 1
+        return tool.name if tool else NO_TOOL, Observation(text=f"Error: {problem}", is_error=True)
+
+    def _problem(self, call: ToolCall, index: int) -> str | None:
+        """Why the call can't be made, in words for the model."""
+        if call.error is not None:
+            return f"this tool call could not be read ({call.error}). Write it again as valid JSON."
+        if call.name not in self._by_name:
+            known = ", ".join(tool.name for tool in self._tools) or "none"
+            return f"there is no tool named {shorten(call.name, 100)!r}. The tools are: {known}."
+        if index >= self._settings.max_calls_per_turn:
+            return f"only the first {self._settings.max_calls_per_turn} calls of a reply are run. Call it again."
+        return None
+
+
+def shorten(text: str, limit: int) -> str:
+    """At most ``limit`` characters: the middle goes, with a line that says how much."""
+    if len(text) <= limit:
+        return text
+    note = f"\n[... {len(text) - limit} characters cut ...]\n"
+    half = max(0, limit - len(note)) // 2
+    return text[:half] + note + text[len(text) - half :]
