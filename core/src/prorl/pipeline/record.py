@@ -1,0 +1,161 @@
+"""What the pipeline knows of a job.
+
+A :class:`JobRecord` is small: thousands may wait. What a job needs once work on it begins (the handler's ``Job``,
+services, timer, timings) is a :class:`LiveJob`, made when INIT starts and dropped when the job has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from prorl.api.errors import Fault, JobCancelled
+from prorl.api.job import Job
+from prorl.pipeline.call import Call
+from prorl.pipeline.events import EventLog
+from prorl.pipeline.faults import masks
+from prorl.pipeline.handlers import BoundHandler
+from prorl.pipeline.queue import Ticket
+from prorl.pipeline.timer import JobTimer
+from prorl.wire.jobs import JobRequest, StageName
+from prorl.wire.results import JobState, JobView, RolloutResult, Status, Timing
+
+if TYPE_CHECKING:
+    from prorl.pipeline.services import Services
+
+
+class LiveJob:
+    """A job that is being worked on. ``fault`` is the first that met it; ``notes`` go into the result's metrics."""
+
+    __slots__ = ("call", "fault", "fault_stage", "graded", "job", "mask", "notes", "services", "timer", "timing")
+
+    def __init__(self, job: Job, services: Services, timer: JobTimer, timing: Timing) -> None:
+        self.job = job
+        self.services = services
+        self.timer = timer
+        self.timing = timing
+        self.call: Call | None = None
+        self.fault: Fault | None = None
+        self.fault_stage: StageName = "init"
+        self.mask = False
+        self.graded = False
+        self.notes: list[str] = []
+
+    def fail(self, fault: Fault, stage: StageName) -> None:
+        """The first fault is the result's error; a later one can only mask the sample and is noted."""
+        self.mask = self.mask or masks(fault, stage)
+        if self.fault is None:
+            self.fault, self.fault_stage = fault, stage
+        else:
+            self.notes.append(f"then {stage} failed: {fault}")
+
+
+class JobRecord:
+    """From acceptance until its result is dropped. ``body`` is the finished result as JSON."""
+
+    __slots__ = (
+        "_loop",
+        "_waiters",
+        "accepted",
+        "accepted_at",
+        "body",
+        "cancelled",
+        "digest",
+        "ended_at",
+        "ending",
+        "events",
+        "group_id",
+        "handler",
+        "id",
+        "live",
+        "queued_since",
+        "request",
+        "settings",
+        "stage",
+        "state",
+        "ticket",
+    )
+
+    def __init__(
+        self,
+        job_id: str,
+        request: JobRequest,
+        *,
+        digest: str,
+        handler: BoundHandler,
+        settings: msgspec.Struct | None,
+        keep_events: int,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.id = job_id
+        self.request: JobRequest | None = request
+        self.digest = digest
+        self.handler = handler
+        self.settings = settings
+        self.group_id = request.group_id
+        self.accepted = self._loop.time()
+        self.accepted_at = time.time()
+        self.state: JobState = "queued"
+        self.stage: StageName = "init"
+        self.ticket: Ticket[JobRecord] | None = None
+        self.queued_since = self.accepted
+        self.live: LiveJob | None = None
+        self.cancelled: JobCancelled | None = None
+        self.ending = False
+        self.ended_at: float | None = None
+        self.body: bytes | None = None
+        self.events = EventLog(keep=keep_events)
+        self._waiters: list[asyncio.Future[None]] | None = None
+
+    def age(self) -> float:
+        return self._loop.time() - self.accepted
+
+    def say(self, kind: str, **data: Any) -> None:
+        self.events.add(kind, round(self.age(), 6), data)
+
+    def finish(self, status: Status, body: bytes) -> None:
+        """Keep the result, drop everything else, wake who waits."""
+        self.state = status
+        self.body = body
+        self.ended_at = self._loop.time()
+        self.request = self.settings = self.live = None
+        self.say("job.ended", status=status)
+        self.events.close()
+        waiters, self._waiters = self._waiters or [], None
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self) -> bytes:
+        """The finished result as JSON. Cancelling the wait does nothing to the job."""
+        if self.body is None:
+            waiter = self._loop.create_future()
+            if self._waiters is None:
+                self._waiters = []
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if self._waiters is not None:
+                    self._waiters.remove(waiter)
+        if self.body is None:
+            raise RuntimeError(f"job {self.id} woke its waiters without a result")
+        return self.body
+
+    def view(self, *, with_result: bool = False) -> JobView:
+        result = None
+        if with_result and self.body is not None:
+            result = msgspec.json.decode(self.body, type=RolloutResult)
+        return JobView(
+            job_id=self.id,
+            state=self.state,
+            handler=self.handler.name,
+            group_id=self.group_id,
+            stage=self.stage,
+            accepted_at=datetime.fromtimestamp(self.accepted_at, UTC).isoformat(timespec="milliseconds"),
+            result=result,
+        )

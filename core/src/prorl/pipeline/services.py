@@ -1,0 +1,139 @@
+"""What the core does for a handler, bound to one job (``job.services``).
+
+Everything is made when it is first asked for and hangs on the job's exit stack. Once the job has ended, a handler that
+was abandoned finds the door shut: it gets ``JobCancelled`` instead of a sandbox that nobody would ever stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from typing import TYPE_CHECKING, Any, Protocol
+
+from prorl.api.errors import JobCancelled, SandboxFault
+from prorl.api.job import Job
+from prorl.api.llm import Chat
+from prorl.api.sandbox import Sandbox, SandboxSpec
+from prorl.api.tools import Tool
+from prorl.llm.chat import ChatSession
+from prorl.llm.ledger import merge
+from prorl.llm.pool import BackendPool, Lease
+from prorl.pipeline.timer import JobTimer
+from prorl.plugins.registry import Registry
+from prorl.wire.results import Timing
+from prorl.wire.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from prorl.pipeline.record import JobRecord
+
+
+class Sandboxes(Protocol):
+    """What the pipeline needs of :class:`prorl.sandbox.manager.SandboxManager`."""
+
+    async def start(self, spec: SandboxSpec, runtime: str | None = None) -> Sandbox: ...
+
+
+class House:
+    """What all jobs share."""
+
+    def __init__(self, registry: Registry, pool: BackendPool, sandboxes: Sandboxes) -> None:
+        self.registry = registry
+        self.pool = pool
+        self.sandboxes = sandboxes
+
+
+class Services:
+    """Implements :class:`prorl.api.job.JobServices`. Call :meth:`attach` with the job that it serves."""
+
+    def __init__(self, house: House, record: JobRecord, timer: JobTimer, timing: Timing) -> None:
+        self._house = house
+        self._record = record
+        self._timer = timer
+        self._timing = timing
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._job: Job | None = None
+        self._sandboxes: list[Sandbox] = []
+        self._lease: Lease | None = None
+        self._chats: list[ChatSession] = []
+        self._closed = False
+
+    def attach(self, job: Job) -> None:
+        self._job = job
+
+    async def sandbox(self, spec: SandboxSpec, *, runtime: str | None = None) -> Sandbox:
+        self._open_job()
+        sandbox = await self._house.sandboxes.start(spec, runtime=runtime)
+        if self._closed:
+            await sandbox.stop()
+        self._open_job()
+        self.adopt(sandbox)
+        return sandbox
+
+    def chat(self) -> Chat:
+        job = self._open_job()
+        if self._lease is None:
+            self._lease = self._house.pool.lease(
+                job.id,
+                priority=job.request.priority,
+                wait_s=job.request.backend_wait_s,
+                hold=self._timer.hold,
+            )
+            job.exit_stack.callback(self._lease.release)
+        chat = ChatSession(self._lease, sampling=job.request.sampling_params, spend=self.spend, emit=self.emit)
+        self._chats.append(chat)
+        return chat
+
+    def tools(self, names: tuple[str, ...]) -> list[Tool]:
+        return [self._house.registry.tool(name).factory() for name in names]
+
+    def emit(self, kind: str, **data: Any) -> None:
+        if threading.get_ident() == self._thread:
+            self._record.say(str(kind)[:100], **data)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(lambda: self._record.say(str(kind)[:100], **data))
+
+    def spend(self, *, model_s: float = 0.0, tools_s: float = 0.0) -> None:
+        if not (math.isfinite(model_s) and math.isfinite(tools_s)):
+            raise ValueError(f"seconds must be finite, not model_s={model_s}, tools_s={tools_s}")
+        self._timing.model_s += model_s
+        self._timing.tools_s += tools_s
+
+    # --- what the pipeline asks of it ------------------------------------------------------------------------------
+
+    def adopt(self, sandbox: Sandbox) -> None:
+        """See to it that this sandbox is stopped, also one that a handler brought itself."""
+        if any(sandbox is known for known in self._sandboxes):
+            return
+        if not self._sandboxes:
+            self._open_job().exit_stack.push_async_callback(self.release_sandboxes)
+        self._sandboxes.append(sandbox)
+
+    async def release_sandboxes(self) -> None:
+        """Stop all of the job's sandboxes. Raises ``SandboxFault`` naming those that failed to stop."""
+        sandboxes, self._sandboxes = self._sandboxes, []
+        ends = await asyncio.gather(*(sandbox.stop() for sandbox in sandboxes), return_exceptions=True)
+        failed = [
+            f"{sandbox.id}: {type(end).__name__}: {end}"
+            for sandbox, end in zip(sandboxes, ends, strict=True)
+            if isinstance(end, BaseException)
+        ]
+        if failed:
+            raise SandboxFault(f"did not stop: {'; '.join(failed)}", code="stop_failed")
+
+    @property
+    def holds_sandboxes(self) -> bool:
+        return bool(self._sandboxes)
+
+    def trajectory(self) -> Trajectory:
+        """All of the job's chats as one trajectory."""
+        return merge([chat.trajectory() for chat in self._chats]) if self._chats else Trajectory()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _open_job(self) -> Job:
+        if self._closed or self._job is None:
+            raise JobCancelled("the job has ended")
+        return self._job

@@ -1,0 +1,73 @@
+"""A stage's pool of workers: a queue in front of so many places.
+
+A place is taken when work starts and given back when it ends, so idle workers and queued jobs cost no task. A stage
+takes nothing new while ``ahead`` jobs already wait for the next stage: what INIT makes ready (live sandboxes) stays
+bounded however slow RUN is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from prorl.pipeline.queue import JobQueue, Ticket
+from prorl.wire.jobs import StageName
+from prorl.wire.service import StageStatus
+
+T = TypeVar("T")
+
+
+class StagePool(Generic[T]):
+    """``begin`` is called, synchronously, with each item whose turn has come; its work ends with :meth:`release`."""
+
+    def __init__(
+        self,
+        name: StageName,
+        *,
+        workers: int,
+        begin: Callable[[StageName, T], None],
+        following: StagePool[T] | None = None,
+        ahead: int = 1,
+    ) -> None:
+        self.name: StageName = name
+        self.busy = 0
+        self._workers = workers
+        self._begin = begin
+        self._queue: JobQueue[T] = JobQueue()
+        self._following = following
+        self._ahead = ahead
+        self._feeding: StagePool[T] | None = None
+        if following is not None:
+            following._feeding = self
+
+    def status(self) -> StageStatus:
+        return StageStatus(workers=self._workers, busy=self.busy, queued=len(self._queue))
+
+    def put(self, item: T, *, priority: int) -> Ticket[T]:
+        ticket = self._queue.push(item, priority=priority)
+        self._pump()
+        return ticket
+
+    def remove(self, ticket: Ticket[T]) -> bool:
+        """Take a queued item out; false when its work has begun."""
+        removed = self._queue.remove(ticket)
+        if removed and self._feeding is not None:
+            self._feeding._pump()
+        return removed
+
+    def release(self) -> None:
+        self.busy -= 1
+        self._pump()
+
+    def _pump(self) -> None:
+        while self.busy < self._workers and not self._held_back():
+            item = self._queue.pop()
+            if item is None:
+                return
+            self.busy += 1
+            self._begin(self.name, item)
+            if self._feeding is not None:
+                self._feeding._pump()
+
+    def _held_back(self) -> bool:
+        return self._following is not None and len(self._following._queue) >= self._ahead
