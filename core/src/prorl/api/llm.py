@@ -28,7 +28,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineInfo(msgspec.Struct, kw_only=True):
-    """What an engine says of itself. ``chat_template`` is Jinja source where the engine hands it out."""
+    """What an engine says of itself. ``chat_template`` is Jinja source where the engine hands it out;
+    ``special_tokens`` the texts that templates name (``bos_token``, ``eos_token``)."""
 
     dialect: str
     model: str
@@ -36,6 +37,7 @@ class EngineInfo(msgspec.Struct, kw_only=True):
     vocab_size: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     chat_template: str | None = None
+    special_tokens: dict[str, str] = {}
     version: str | None = None
 
 
