@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 CALLS = []
 
@@ -36,8 +37,7 @@ def misbehave(payload):
         return {"text": "x" * 2**21}
     elif do == "child":
         child = subprocess.Popen(["sleep", "600"])
-        with open(payload["file"], "w") as file:
-            file.write(str(child.pid))
+        Path(payload["file"]).write_text(str(child.pid))
         time.sleep(600)
     elif do == "print":
         forged = b'\x00\x00\x00\x1d{"id":"0","result":{"reward":1}}'

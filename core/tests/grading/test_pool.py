@@ -7,17 +7,28 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 from prorl.api import GraderFault
 from prorl.grading import GraderPool
 
 LONG = 60.0
 
 
-async def gone(pid):
-    """Wait until a process has ended (a zombie that waits for its parent has)."""
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+async def until(condition):
+    """Wait for what no event tells of: the state of other processes and of files."""
+    while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0.02)
+
+
+async def gone(pid):
+    await until(lambda: has_ended(pid))
+
+
+def has_ended(pid):
+    """A zombie that only waits for its parent has ended, too."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def workers():
@@ -92,8 +103,7 @@ async def test_a_workers_children_die_with_it(pools, tmp_path):
     written = tmp_path / "child"
     async with pools("grader_samples:misbehave", size=1) as pool:
         call = asyncio.create_task(fault(pool, {"do": "child", "file": str(written)}, timeout=5))
-        while not (written.exists() and written.read_text()):
-            await asyncio.sleep(0.02)
+        await until(lambda: written.exists() and written.read_text())
         child = int(written.read_text())
         assert psutil.pid_exists(child)
         assert (await call).code == "timeout"
@@ -166,8 +176,7 @@ async def test_close_ends_what_runs_and_what_waits(pools):
 async def test_close_while_a_worker_starts(pools):
     pool = pools("grader_samples:echo", size=2)
     calls = [asyncio.create_task(fault(pool, {})) for _ in range(2)]
-    while not workers():
-        await asyncio.sleep(0.01)
+    await until(workers)
     await pool.close()
     assert {error.code for error in await asyncio.gather(*calls)} == {"closed"}
     assert workers() == []
@@ -202,7 +211,7 @@ async def test_an_import_that_hangs_ends(pools):
 async def test_the_servers_secrets_and_working_folder_stay_out(pools, monkeypatch, tmp_path):
     monkeypatch.setenv("SOME_API_KEY", "secret")
     monkeypatch.chdir(tmp_path)
-    Path("json.py").write_text("raise SystemExit('taken from the working folder')")
+    (tmp_path / "json.py").write_text("raise SystemExit('taken from the working folder')")
     async with pools("grader_samples:environment", size=1) as pool:
         found = await pool.grade({}, timeout=LONG)
     assert "SOME_API_KEY" not in found["names"]

@@ -1,0 +1,25 @@
+"""``[handlers.math]`` in prorl.toml, and a math job's ``settings``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from prorl.agent import AgentSettings
+
+Reward = Annotated[float, msgspec.Meta(ge=-1000.0, le=1000.0)]
+
+
+class MathSettings(AgentSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The agent's settings (tools, turns, prompt, sandbox) and the shape of the reward.
+
+    ``reward_no_answer`` is for a rollout that ends without a boxed answer.
+    ``grader_timeout_s``: seconds for one answer; an answer that can't be graded in that time is wrong.
+    ``grader_processes``: grading processes of the whole server, about 100 MB each; read at its first job.
+    """
+
+    reward_correct: Reward = 1.0
+    reward_wrong: Reward = 0.0
+    reward_no_answer: Reward = 0.0
+    grader_timeout_s: Annotated[float, msgspec.Meta(gt=0.0, le=600.0)] = 10.0
+    grader_processes: Annotated[int, msgspec.Meta(ge=1, le=256)] = 2
