@@ -36,7 +36,7 @@ def test_a_good_plugin(discovered):
             },
         )
     ]
-    assert registry.handlers["good"].prefixes == ("amc", "amc_hard")
+    assert registry.handlers["good"].prefixes == ("riddle", "riddle_hard")
     assert list(registry.settings) == list(registry.commands) == ["good"]
     assert registry.failed == []
 

@@ -18,7 +18,7 @@ def registry(discovered):
         ("good", {}),
         ("openai/gsm8k", {}),
         (None, {"data_source": "openai/gsm8k"}),
-        (None, {"data_source": "amc23"}),
+        (None, {"data_source": "riddle23"}),
         ("good", {"data_source": "nobody"}),
     ],
 )
@@ -43,7 +43,7 @@ def test_an_unknown_domain_lists_the_known_and_the_failed(registry):
     with pytest.raises(UnknownDomain) as caught:
         registry.route("cooking", {})
     assert caught.value.domain == "cooking"
-    assert caught.value.known == ("amc*", "amc_hard*", "good", "openai/gsm8k")
+    assert caught.value.known == ("good", "openai/gsm8k", "riddle*", "riddle_hard*")
     assert [report.name for report in caught.value.failed] == ["broken", "newer", "raises"]
     assert "openai/gsm8k" in str(caught.value)
     assert "newer (prorl-newer 9.0)" in str(caught.value)

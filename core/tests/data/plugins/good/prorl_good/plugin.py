@@ -29,7 +29,7 @@ def prorl_agent_handlers():
             factory=GoodHandler,
             summary="grades everything 1",
             domains=("openai/gsm8k",),
-            prefixes=("amc", "amc_hard"),
+            prefixes=("riddle", "riddle_hard"),
             settings=GoodSettings,
         )
     ]
