@@ -7,6 +7,7 @@ rollout goes on. Reading is one pass over the text.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol
@@ -142,7 +143,7 @@ def _to_call(value: Any) -> ToolCall:
         return _broken('"arguments" must be a JSON object', name)
     call = ToolCall(name=name, arguments=arguments)
     try:  # what cannot travel (lone surrogates, integers beyond 64 bits) is the model's mistake too
-        msgspec.json.encode(call)
+        msgspec.msgpack.encode(call)
     except (ValueError, OverflowError, RecursionError) as error:
         return _broken(f"the call holds a value that cannot be used ({type(error).__name__})")
     return call
@@ -167,4 +168,10 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-_JSON = json.JSONDecoder(parse_constant=_no_constant)
+def _finite(digits: str) -> float:
+    if not math.isfinite(value := float(digits)):
+        raise ValueError("a number is too large")
+    return value
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)

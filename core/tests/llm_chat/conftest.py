@@ -1,0 +1,97 @@
+"""A real byte-level tokenizer with the control tokens of two families, real templates, and a scripted lease."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from prorl.api.llm import EngineInfo, Generation, Tokenizer
+from prorl.llm.chat import ChatSession, RendererCache
+from prorl.llm.lease import Sampled
+from prorl.llm.rendering import Renderer
+from prorl.llm.template import ChatTemplate
+from prorl.llm.tokenizers import LocalTokenizer
+from prorl.testing.bytebpe import build_tokenizer
+from prorl.wire.sampling import SamplingParams
+from tokenizers import AddedToken
+
+TEMPLATES = Path(__file__).parent / "templates"
+HEADERS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+
+
+@dataclass
+class ScriptedBackend:
+    """What a chat asks of a backend, without an engine."""
+
+    tokens: Tokenizer
+    info: EngineInfo
+    url: str = "http://engine"
+
+    async def tokenizer(self) -> Tokenizer:
+        return self.tokens
+
+
+@dataclass
+class ScriptedLease:
+    """Plays given replies, and keeps what it was asked."""
+
+    backend: ScriptedBackend
+    replies: list[Generation | Exception] = field(default_factory=list)
+    asked: list[tuple[list[int], SamplingParams]] = field(default_factory=list)
+
+    async def ready(self) -> ScriptedBackend:
+        return self.backend
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Sampled:
+        self.asked.append((list(prompt_ids), sampling))
+        reply = self.replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return Sampled(generation=reply, backend=self.backend.url, policy_version="v7", ms=2000.0)
+
+
+class Kit:
+    """What the tests of this folder build on."""
+
+    now = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+    def __init__(self) -> None:
+        encoder = build_tokenizer()
+        encoder.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in HEADERS])
+        special = {"bos_token": HEADERS[0]}
+        self.tokenizer = LocalTokenizer(encoder.to_str().encode(), source="bytebpe", special_tokens=special)
+        self.added = {token.content: index for index, token in encoder.get_added_tokens_decoder().items()}
+
+    def template(self, name: str, **variables: object) -> ChatTemplate:
+        source = (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
+        return ChatTemplate(source, variables={**self.tokenizer.special_tokens, **variables})
+
+    async def renderer(self, name: str, **variables: object) -> Renderer:
+        return await Renderer.create(self.template(name, **variables), self.tokenizer)
+
+    def lease(self, name: str, *replies: Generation | Exception, max_context: int = 100_000) -> ScriptedLease:
+        source = self.template(name).source
+        info = EngineInfo(dialect="scripted", model="m", max_context=max_context, chat_template=source)
+        return ScriptedLease(ScriptedBackend(self.tokenizer, info), list(replies))
+
+    def chat(self, lease: ScriptedLease, sampling: SamplingParams | None = None, **hooks: object) -> ChatSession:
+        return ChatSession(lease, sampling=sampling or SamplingParams(), renderers=RendererCache(), **hooks)
+
+    def generation(self, ids: list[int], finish: str = "stop", **more: object) -> Generation:
+        logprobs = [-0.5 - i / 100 for i in range(len(ids))]
+        return Generation(token_ids=ids, logprobs=logprobs, finish=finish, **more)
+
+    async def said(self, text: str, *ending: str, finish: str = "stop") -> Generation:
+        """A reply of this text, closed by these control tokens."""
+        ids = await self.tokenizer.encode(text, special=True)
+        return self.generation([*ids, *(self.added[token] for token in ending)], finish)
+
+    def controls(self, ids: Sequence[int]) -> list[int]:
+        known = set(self.added.values())
+        return [token for token in ids if token in known]
+
+
+@pytest.fixture(scope="session")
+def kit() -> Kit:
+    return Kit()

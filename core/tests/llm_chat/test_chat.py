@@ -1,0 +1,187 @@
+"""The session itself: budgets, stops, seeds, order of calls, and what must never be mended in silence."""
+
+import asyncio
+
+import msgspec
+import pytest
+from prorl.api import ContextOverflow, Message, ModelFault, TaskFault, ToolSchema
+from prorl.llm.chat import ChatSession, RendererCache
+from prorl.llm.tokenizers import LocalTokenizer
+from prorl.testing.bytebpe import build_tokenizer
+from prorl.wire import SamplingParams
+
+USER = Message(role="user", content="Hi")
+TOOL = Message(role="tool", content="42", name="run")
+
+
+async def test_a_whole_conversation(kit):
+    call = '<tool_call>{"name": "run", "arguments": {"x": 1}}</tool_call>'
+    lease = kit.lease("qwen3", await kit.said(f"Let me. {call}", "<|im_end|>"), await kit.said("42", "<|im_end|>"))
+    spent, events = [], []
+    chat = kit.chat(lease, spend=lambda **s: spent.append(s), emit=lambda kind, **data: events.append((kind, data)))
+    await chat.open([USER], [ToolSchema(name="run", description="", parameters={})])
+    reply = await chat.reply()
+    assert (reply.text, reply.answer) == (f"Let me. {call}", "Let me.")
+    assert (reply.tool_calls[0].name, reply.finish) == ("run", "stop")
+    await chat.observe([TOOL], ms=12.0)
+    assert (await chat.reply()).text == "42"
+    chat.note("well done")
+    trajectory = chat.trajectory()
+    assert [(turn.role, turn.ms) for turn in trajectory.turns] == [
+        ("prompt", 0.0),
+        ("assistant", 2000.0),
+        ("tool", 12.0),
+        ("assistant", 2000.0),
+    ]
+    assert trajectory.turns[1].tool_calls == reply.tool_calls
+    assert {turn.policy_version for turn in trajectory.turns} == {None, "v7"}
+    assert (trajectory.model, trajectory.notes, trajectory.logprob_kind) == ("m", ["well done"], "processed")
+    assert trajectory.tokenizer == f"bytebpe#{kit.tokenizer.digest}"
+    assert spent == [{"model_s": 2.0}] * 2
+    assert [kind for kind, _ in events] == ["chat.open", "chat.reply", "chat.observe", "chat.reply"]
+    assert events[1][1]["tools"] == ["run"]
+
+
+async def test_budget_stops_and_seed(kit):
+    done = await kit.said("ok", "<|im_end|>")
+    lease = kit.lease("chatml", done, done, max_context=100)
+    lease.backend.info.eos_token_ids = (kit.added["<|endoftext|>"], kit.added["<|im_end|>"])
+    chat = kit.chat(lease, SamplingParams(max_tokens=1000, seed=5, stop_token_ids=(7,)))
+    await chat.open([USER])
+    await chat.reply()
+    await chat.observe([USER])
+    await chat.reply(max_tokens=3)
+    (prompt, first), (_, second) = lease.asked
+    assert first.max_tokens == 100 - len(prompt)
+    assert second.max_tokens == 3
+    assert (first.seed, second.seed) == (5, 6)
+    assert first.stop_token_ids == (7, kit.added["<|endoftext|>"], kit.added["<|im_end|>"])
+
+
+async def test_overflow_is_foreseen(kit):
+    lease = kit.lease("chatml", await kit.said("ok", "<|im_end|>"), max_context=60)
+    chat = kit.chat(lease)
+    await chat.open([USER])
+    await chat.reply()
+    await chat.observe([Message(role="tool", content="x" * 60)])
+    with pytest.raises(ContextOverflow, match="takes 60"):
+        await chat.reply()
+    assert len(lease.asked) == 1, "the engine was not asked"
+    assert chat.trajectory().turns[-1].role == "tool", "what overflowed is there to be seen"
+
+
+async def test_a_prompt_that_does_not_fit(kit):
+    with pytest.raises(ContextOverflow):
+        await kit.chat(kit.lease("chatml", max_context=20)).open([Message(role="user", content="x" * 20)])
+
+
+async def test_order_of_calls(kit):
+    chat = kit.chat(kit.lease("chatml", await kit.said("ok", "<|im_end|>")))
+    for early in (chat.reply(), chat.observe([USER])):
+        with pytest.raises(TaskFault, match="open"):
+            await early
+    await chat.open([USER])
+    with pytest.raises(TaskFault, match="open already"):
+        await chat.open([USER])
+    with pytest.raises(TaskFault, match="after a reply"):
+        await chat.observe([USER])
+    await chat.reply()
+    with pytest.raises(TaskFault, match="observe"):
+        await chat.reply()
+    with pytest.raises(TaskFault, match="at least one"):
+        await chat.observe([])
+    with pytest.raises(TaskFault):
+        await chat.observe([Message(role="assistant", content="I said so")])
+    await chat.observe([USER])
+
+
+async def test_a_reply_that_was_cut_may_go_on(kit):
+    lease = kit.lease("chatml", await kit.said("for", finish="abort"), await kit.said("ty", "<|im_end|>"))
+    chat = kit.chat(lease)
+    await chat.open([USER])
+    await chat.reply()
+    await chat.reply()
+    prompt, asked = lease.asked[0][0], lease.asked[1][0]
+    assert asked == prompt + await kit.tokenizer.encode("for", special=True)
+    await chat.observe([USER])
+    assert "forty<|im_end|>" in await kit.tokenizer.decode(chat.trajectory().segments[0].tokens)
+
+
+async def test_a_failed_call_leaves_the_stream_as_it_was(kit):
+    lease = kit.lease("chatml", ModelFault("lost", code="unreachable"), await kit.said("ok", "<|im_end|>"))
+    chat = kit.chat(lease)
+    await chat.open([USER])
+    before = chat.trajectory()
+    with pytest.raises(ModelFault):
+        await chat.reply()
+    assert chat.trajectory() == before
+    assert (await chat.reply()).text == "ok"
+    assert lease.asked[0][0] == lease.asked[1][0]
+
+
+async def test_two_calls_at_once_are_refused(kit):
+    lease = kit.lease("chatml", await kit.said("ok", "<|im_end|>"))
+    started = asyncio.Event()
+    generate = lease.generate
+
+    async def slow(ids, sampling):
+        started.set()
+        await asyncio.sleep(0.05)
+        return await generate(ids, sampling)
+
+    lease.generate = slow
+    chat = kit.chat(lease)
+    await chat.open([USER])
+    first = asyncio.ensure_future(chat.reply())
+    await started.wait()
+    with pytest.raises(TaskFault):
+        await chat.reply()
+    assert (await first).text == "ok"
+
+
+async def test_another_tokenizer_is_never_papered_over(kit):
+    lease = kit.lease("chatml", await kit.said("ok", "<|im_end|>"))
+    chat = kit.chat(lease)
+    await chat.open([USER])
+    await chat.reply()
+    await chat.observe([USER])
+    lease.backend.tokens = LocalTokenizer(build_tokenizer().to_str().encode(), source="other")
+    with pytest.raises(ModelFault) as caught:
+        await chat.reply()
+    assert caught.value.code == "tokenizer_changed"
+
+
+async def test_a_call_that_moved_to_another_tokenizer_is_not_appended(kit):
+    lease = kit.lease("chatml", await kit.said("ok", "<|im_end|>"))
+    other = msgspec.structs.replace(lease.backend.info)
+    moved = type(lease.backend)(LocalTokenizer(build_tokenizer().to_str().encode(), source="other"), other, "http://b")
+    generate = lease.generate
+
+    async def elsewhere(ids, sampling):
+        lease.backend = moved
+        return await generate(ids, sampling)
+
+    chat = kit.chat(lease)
+    await chat.open([USER])
+    before = chat.trajectory()
+    lease.generate = elsewhere
+    with pytest.raises(ModelFault) as caught:
+        await chat.reply()
+    assert caught.value.code == "tokenizer_changed"
+    assert chat.trajectory() == before
+
+
+async def test_renderers_are_shared(kit):
+    cache = RendererCache()
+    backend = kit.lease("qwen3").backend
+    first, second = await asyncio.gather(cache.get(backend), cache.get(backend))
+    assert first is second
+    assert await cache.get(kit.lease("chatml").backend) is not first
+
+
+async def test_a_backend_without_a_template(kit):
+    lease = kit.lease("chatml")
+    lease.backend.info.chat_template = None
+    with pytest.raises(ModelFault, match="tokenizer folder") as caught:
+        await ChatSession(lease, sampling=SamplingParams(), renderers=RendererCache()).open([USER])
+    assert caught.value.code == "template"
