@@ -29,9 +29,25 @@ if TYPE_CHECKING:
 
 
 class LiveJob:
-    """A job that is being worked on. ``fault`` is the first that met it; ``notes`` go into the result's metrics."""
+    """A job that is being worked on.
 
-    __slots__ = ("call", "fault", "fault_stage", "graded", "job", "mask", "notes", "services", "timer", "timing")
+    ``fault`` is the first that met it, ``notes`` go into the result's metrics, ``verdict`` is what ``final_result``
+    said, ``graded`` whether EVAL came to an end.
+    """
+
+    __slots__ = (
+        "call",
+        "fault",
+        "fault_stage",
+        "graded",
+        "job",
+        "mask",
+        "notes",
+        "services",
+        "timer",
+        "timing",
+        "verdict",
+    )
 
     def __init__(self, job: Job, services: Services, timer: JobTimer, timing: Timing) -> None:
         self.job = job
@@ -44,6 +60,7 @@ class LiveJob:
         self.mask = False
         self.graded = False
         self.notes: list[str] = []
+        self.verdict: dict[str, Any] = {}
 
     def fail(self, fault: Fault, stage: StageName) -> None:
         """The first fault is the result's error; a later one can only mask the sample and is noted."""
@@ -63,6 +80,7 @@ class JobRecord:
         "accepted",
         "accepted_at",
         "body",
+        "broken",
         "cancelled",
         "digest",
         "ended_at",
@@ -92,7 +110,7 @@ class JobRecord:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.id = job_id
-        self.request: JobRequest | None = request
+        self.request = request
         self.digest = digest
         self.handler = handler
         self.settings = settings
@@ -105,11 +123,15 @@ class JobRecord:
         self.queued_since = self.accepted
         self.live: LiveJob | None = None
         self.cancelled: JobCancelled | None = None
+        self.broken: Exception | None = None
         self.ending = False
         self.ended_at: float | None = None
         self.body: bytes | None = None
         self.events = EventLog(keep=keep_events)
         self._waiters: list[asyncio.Future[None]] | None = None
+
+    def now(self) -> float:
+        return self._loop.time()
 
     def age(self) -> float:
         return self._loop.time() - self.accepted
@@ -122,7 +144,8 @@ class JobRecord:
         self.state = status
         self.body = body
         self.ended_at = self._loop.time()
-        self.request = self.settings = self.live = None
+        self.settings = self.live = None
+        del self.request  # it may be large, and thousands of finished jobs are kept
         self.say("job.ended", status=status)
         self.events.close()
         waiters, self._waiters = self._waiters or [], None

@@ -16,7 +16,7 @@ from prorl.api.job import Job
 from prorl.api.llm import Chat
 from prorl.api.sandbox import Sandbox, SandboxSpec
 from prorl.api.tools import Tool
-from prorl.llm.chat import ChatSession
+from prorl.llm.chat import ChatSession, RendererCache
 from prorl.llm.ledger import merge
 from prorl.llm.pool import BackendPool, Lease
 from prorl.pipeline.timer import JobTimer
@@ -41,6 +41,7 @@ class House:
         self.registry = registry
         self.pool = pool
         self.sandboxes = sandboxes
+        self.renderers = RendererCache()
 
 
 class Services:
@@ -81,7 +82,13 @@ class Services:
                 hold=self._timer.hold,
             )
             job.exit_stack.callback(self._lease.release)
-        chat = ChatSession(self._lease, sampling=job.request.sampling_params, spend=self.spend, emit=self.emit)
+        chat = ChatSession(
+            self._lease,
+            sampling=job.request.sampling_params,
+            renderers=self._house.renderers,
+            spend=self.spend,
+            emit=self.emit,
+        )
         self._chats.append(chat)
         return chat
 

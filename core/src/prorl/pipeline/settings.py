@@ -39,9 +39,9 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         float,
         msgspec.Meta(ge=0.0, le=600.0, description="how long a cancelled handler may tidy up before it is abandoned"),
     ] = 1.0
-    callback_s: Annotated[
-        Seconds, msgspec.Meta(description="limit on each exception callback and on final_result")
-    ] = 10.0
+    callback_s: Annotated[Seconds, msgspec.Meta(description="limit on each exception callback and on final_result")] = (
+        10.0
+    )
     close_s: Annotated[Seconds, msgspec.Meta(description="limit on closing what a job owns")] = 10.0
     keep_results: Annotated[Count, msgspec.Meta(description="finished results kept, by count")] = 10_000
     keep_results_mb: Annotated[Count, msgspec.Meta(description="finished results kept, by size in MiB")] = 1024

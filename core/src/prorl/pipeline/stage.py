@@ -36,38 +36,43 @@ class StagePool(Generic[T]):
         self._queue: JobQueue[T] = JobQueue()
         self._following = following
         self._ahead = ahead
-        self._feeding: StagePool[T] | None = None
+        self.feeding: StagePool[T] | None = None
         if following is not None:
-            following._feeding = self
+            following.feeding = self
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
 
     def status(self) -> StageStatus:
         return StageStatus(workers=self._workers, busy=self.busy, queued=len(self._queue))
 
     def put(self, item: T, *, priority: int) -> Ticket[T]:
         ticket = self._queue.push(item, priority=priority)
-        self._pump()
+        self.pump()
         return ticket
 
     def remove(self, ticket: Ticket[T]) -> bool:
         """Take a queued item out; false when its work has begun."""
         removed = self._queue.remove(ticket)
-        if removed and self._feeding is not None:
-            self._feeding._pump()
+        if removed and self.feeding is not None:
+            self.feeding.pump()
         return removed
 
     def release(self) -> None:
         self.busy -= 1
-        self._pump()
+        self.pump()
 
-    def _pump(self) -> None:
+    def pump(self) -> None:
+        """Begin what may begin."""
         while self.busy < self._workers and not self._held_back():
             item = self._queue.pop()
             if item is None:
                 return
             self.busy += 1
             self._begin(self.name, item)
-            if self._feeding is not None:
-                self._feeding._pump()
+            if self.feeding is not None:
+                self.feeding.pump()
 
     def _held_back(self) -> bool:
-        return self._following is not None and len(self._following._queue) >= self._ahead
+        return self._following is not None and self._following.queued >= self._ahead

@@ -40,13 +40,14 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         msgspec.Meta(min_length=1, description="address to listen on; there is no authentication: keep it private"),
     ] = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535, description="port to listen on; 0 takes a free one")] = 8089
-    name: Annotated[
-        str, msgspec.Meta(min_length=1, max_length=200, description="this server's name in results")
-    ] = msgspec.field(default_factory=socket.gethostname)
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=200, description="this server's name in results")] = (
+        msgspec.field(default_factory=socket.gethostname)
+    )
     body_limit_mb: Annotated[float, msgspec.Meta(gt=0, le=4096, description="largest request body, in MiB")] = 64.0
     accept_jobs: Annotated[bool, msgspec.Meta(description="accept jobs at once, without a POST /start")] = True
     keep_alive_s: Annotated[
-        int, msgspec.Meta(ge=1, le=86_400, description="idle connections are closed after this; clients must be shorter")
+        int,
+        msgspec.Meta(ge=1, le=86_400, description="idle connections are closed after this; clients must be shorter"),
     ] = 75
     sse_keep_alive_s: Annotated[
         float, msgspec.Meta(gt=0.0, le=3600.0, description="a comment on quiet event streams this often, in seconds")

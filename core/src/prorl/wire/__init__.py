@@ -17,7 +17,16 @@ from prorl.wire.results import (
     Timing,
 )
 from prorl.wire.sampling import SamplingParams
-from prorl.wire.service import Health, PluginReport, PluginState, Problem, ServiceStatus, StageStatus
+from prorl.wire.service import (
+    CancelReply,
+    Health,
+    PluginReport,
+    PluginState,
+    Problem,
+    ServiceStatus,
+    StageStatus,
+    Switched,
+)
 from prorl.wire.trajectory import Finish, Segment, ToolCall, Trajectory, Turn, VersionSpan
 
 __all__ = [
@@ -25,6 +34,7 @@ __all__ = [
     "BackendSpec",
     "BackendStatus",
     "Budgets",
+    "CancelReply",
     "CancelRequest",
     "ClearRequest",
     "FaultKind",
@@ -48,6 +58,7 @@ __all__ = [
     "StageTiming",
     "Status",
     "StopRequest",
+    "Switched",
     "Timing",
     "ToolCall",
     "Trajectory",

@@ -40,7 +40,8 @@ class StageStatus(msgspec.Struct, kw_only=True):
 
 
 class ServiceStatus(msgspec.Struct, kw_only=True):
-    """``GET /status``. ``accepting`` is false after ``/stop``; ``loop_stalls`` counts, by handler, blocked loops."""
+    """``GET /status``. ``accepting`` is false after ``/stop``; ``loop_stalls`` counts, by handler, blocked loops;
+    ``abandoned``, by handler, calls that ignored their cancellation and were left behind."""
 
     server: str
     version: str
@@ -50,6 +51,20 @@ class ServiceStatus(msgspec.Struct, kw_only=True):
     stages: dict[str, StageStatus]
     pool: PoolStatus
     loop_stalls: dict[str, int] = {}
+    abandoned: dict[str, int] = {}
+
+
+class Switched(ServiceStatus, kw_only=True):
+    """``POST /start`` and ``/stop``: the status afterwards; ``changed`` is false when it was so already."""
+
+    changed: bool
+
+
+class CancelReply(msgspec.Struct, kw_only=True):
+    """``POST /cancel``: ``cancelled`` by this call (not those that had ended), and ids that are ``unknown``."""
+
+    cancelled: list[str]
+    unknown: list[str] = []
 
 
 class Health(msgspec.Struct, kw_only=True):

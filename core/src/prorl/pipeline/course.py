@@ -1,0 +1,262 @@
+"""The course of a job: INIT, RUN, EVAL, and the one way to end.
+
+::
+
+    queue(init) -> init -> queue(run) -> run -> (sandboxes released) -> queue(eval) -> eval -> final_result -> end
+                     |                    |                                              |
+                     +- init_exception    +- run_exception          eval_exception -----+
+
+A stage runs as one task while it has its place in the stage's pool; a queued job has none. ``end`` closes the job's
+exit stack and assembles the result, whatever happened before; a fault of the pipeline's own is a result, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from prorl.api.errors import BudgetExceeded, Fault, JobCancelled, SandboxFault, TaskFault
+from prorl.api.job import Job
+from prorl.pipeline.assemble import assemble
+from prorl.pipeline.call import Call
+from prorl.pipeline.faults import as_fault, text_of
+from prorl.pipeline.handlers import Method
+from prorl.pipeline.outputs import keep_output
+from prorl.pipeline.record import JobRecord, LiveJob
+from prorl.pipeline.services import House, Services
+from prorl.pipeline.settings import PipelineSettings
+from prorl.pipeline.stage import StagePool
+from prorl.pipeline.timer import JobTimer
+from prorl.pipeline.watchdog import call_name
+from prorl.wire.jobs import Budgets, StageName
+from prorl.wire.results import Timing
+from prorl.wire.service import StageStatus
+
+log = logging.getLogger("prorl.pipeline")
+
+
+class Course:
+    """Takes records through the stages. ``ended`` is called once per record, with its result in place."""
+
+    def __init__(
+        self, house: House, settings: PipelineSettings, *, server: str, ended: Callable[[JobRecord], None]
+    ) -> None:
+        self.abandoned: dict[str, int] = {}
+        self._house = house
+        self._settings = settings
+        self._server = server
+        self._ended = ended
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lost_calls: set[Call] = set()  # abandoned, still running: held so that they are not collected midway
+        evals = StagePool[JobRecord]("eval", workers=settings.eval_workers, begin=self._begin)
+        runs = StagePool[JobRecord](
+            "run", workers=settings.run_workers, begin=self._begin, following=evals, ahead=settings.ahead
+        )
+        inits = StagePool[JobRecord](
+            "init", workers=settings.init_workers, begin=self._begin, following=runs, ahead=settings.ahead
+        )
+        self._pools: dict[StageName, StagePool[JobRecord]] = {"init": inits, "run": runs, "eval": evals}
+
+    def status(self) -> dict[str, StageStatus]:
+        return {name: pool.status() for name, pool in self._pools.items()}
+
+    def enter(self, record: JobRecord) -> None:
+        record.say("job.accepted", handler=record.handler.name)
+        self._enqueue("init", record)
+
+    def cancel(self, record: JobRecord, reason: str) -> bool:
+        """End a job now, wherever it is; false when it is ending already."""
+        if record.ending or record.cancelled is not None:
+            return False
+        record.cancelled = JobCancelled(reason, code="cancelled")
+        record.say("job.cancelled", reason=reason)
+        if record.ticket is not None and self._pools[record.stage].remove(record.ticket):
+            record.ticket = None
+            if record.live is None:
+                self._finish(record)
+            else:
+                self._spawn(self._end(record))
+        elif record.live is not None and record.live.call is not None:
+            record.live.call.interrupt(record.cancelled)
+        return True
+
+    # --- through a stage -------------------------------------------------------------------------------------------
+
+    def _enqueue(self, stage: StageName, record: JobRecord) -> None:
+        record.stage, record.state = stage, "queued"
+        record.queued_since = record.now()
+        ticket = self._pools[stage].put(record, priority=record.request.priority)
+        if ticket.item is not None:  # else its turn came at once
+            record.ticket = ticket
+
+    def _begin(self, stage: StageName, record: JobRecord) -> None:
+        record.ticket = None
+        record.state = "running"
+        self._spawn(self._pass(stage, record))
+
+    async def _pass(self, stage: StageName, record: JobRecord) -> None:
+        following: StageName | None = None
+        try:
+            live = record.live or self._make_live(record)
+            await self._work(stage, record, live)
+            following = self._following(stage, record, live)
+            if following is None and record.cancelled is None:
+                await self._final_result(record, live)
+        except Exception as bug:
+            log.exception("job %s: the pipeline failed in %s", record.id, stage)
+            record.broken = bug
+            following = None
+        finally:
+            self._pools[stage].release()
+        if following == "eval" and not record.handler.grading_needs_runtime:
+            await self._release_sandboxes(record)
+        if following is None or record.cancelled is not None:
+            await self._end(record)
+        else:
+            self._enqueue(following, record)
+
+    async def _work(self, stage: StageName, record: JobRecord, live: LiveJob) -> None:
+        queued = record.now() - record.queued_since
+        timing = getattr(live.timing, stage)
+        timing.queued_s = round(queued, 6)
+        record.say("stage.started", stage=stage, queued_s=timing.queued_s)
+        call = live.call = self._call(record, stage)
+        live.timer.begin(stage, call.interrupt)
+        if record.cancelled is not None:
+            call.interrupt(record.cancelled)
+        handler = record.handler
+        value, error = await call.outcome(handler.methods[stage], live.job, threaded=stage in handler.threaded)
+        timing.worked_s = round(live.timer.end(), 6)
+        live.call = None
+        if error is None:
+            try:
+                keep_output(stage, record.handler.name, live, value)
+            except Fault as fault:
+                error = fault
+        live.graded = stage == "eval" and error is None
+        record.say("stage.ended", stage=stage, worked_s=timing.worked_s, ok=error is None)
+        if error is None or record.cancelled is not None:
+            return
+        live.fail(as_fault(error, stage, record.handler.name), stage)
+        output = await self._callback(record, live, f"{stage}_exception", error)  # type: ignore[arg-type]
+        if output is not None:
+            if stage == "eval":
+                live.job.eval_output = output
+            else:
+                live.job.run_output = output
+
+    def _following(self, stage: StageName, record: JobRecord, live: LiveJob) -> StageName | None:
+        if record.cancelled is not None or stage == "eval":
+            return None
+        if live.fault is None:
+            return "run" if stage == "init" else "eval"
+        # Only what the policy itself left unfinished (out of time, out of context) is worth grading.
+        worth_grading = record.handler.grades_unfinished_runs and not live.mask and not live.timer.exhausted
+        return "eval" if stage == "run" and worth_grading else None
+
+    # --- handlers' callbacks ---------------------------------------------------------------------------------------
+
+    def _call(self, record: JobRecord, method: str) -> Call:
+        name = call_name(record.handler.name, method, record.id)
+        return Call(name, grace_s=self._settings.cancel_grace_s, on_abandon=self._lose)
+
+    async def _callback(self, record: JobRecord, live: LiveJob, name: Method, *args: Any) -> dict[str, Any] | None:
+        """A bounded call of one of the four callbacks. Its own failure is a note, never fatal."""
+        handler = record.handler
+        method = handler.methods[name]
+        if name in handler.inherited:
+            inherited: dict[str, Any] = method(live.job, *args)
+            return inherited
+        limit = self._settings.callback_s
+        call = live.call = self._call(record, name)
+        late = BudgetExceeded(f"took longer than {limit:g} s")
+        timer = asyncio.get_running_loop().call_later(limit, call.interrupt, late)
+        value, error = await call.outcome(method, live.job, *args, threaded=name in handler.threaded)
+        timer.cancel()
+        live.call = None
+        if error is None and isinstance(value, dict):
+            return value
+        if error is None:
+            error = TaskFault(f"returned {type(value).__name__}, not a dict")
+        live.notes.append(f"{name}: {type(error).__name__}: {text_of(error)}")
+        return None
+
+    async def _final_result(self, record: JobRecord, live: LiveJob) -> None:
+        output = await self._callback(record, live, "final_result")
+        if output is not None:
+            live.verdict = output
+        else:
+            live.verdict = live.job.eval_output
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    async def _end(self, record: JobRecord) -> None:
+        record.ending = True
+        live = record.live
+        if live is not None:
+            live.services.close()
+            await self._bounded(record, live, "close", live.job.exit_stack.aclose)
+        self._finish(record)
+
+    def _finish(self, record: JobRecord) -> None:
+        record.ending = True
+        status, body = assemble(record, server=self._server)
+        record.finish(status, body)
+        self._ended(record)
+
+    async def _release_sandboxes(self, record: JobRecord) -> None:
+        live = record.live
+        if live is not None and live.services.holds_sandboxes:
+            await self._bounded(record, live, "release", live.services.release_sandboxes)
+
+    async def _bounded(self, record: JobRecord, live: LiveJob, what: str, close: Callable[[], Any]) -> None:
+        """Close something of the job's; what goes wrong is a note."""
+        limit = self._settings.close_s
+        call = Call(f"{what} {record.id}", grace_s=self._settings.cancel_grace_s, on_abandon=self._lose_closing)
+        late = SandboxFault(f"took longer than {limit:g} s")
+        timer = asyncio.get_running_loop().call_later(limit, call.interrupt, late)
+        _, error = await call.outcome(close)
+        timer.cancel()
+        if error is not None:
+            live.notes.append(f"{what}: {type(error).__name__}: {text_of(error)}")
+            log.warning("job %s: %s failed: %s", record.id, what, text_of(error))
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _make_live(self, record: JobRecord) -> LiveJob:
+        request = record.request
+        timer = JobTimer(self._budgets(request.budgets))
+        timing = Timing()
+        services = Services(self._house, record, timer, timing)
+        job = Job(
+            id=record.id, request=request, handler=record.handler.name, settings=record.settings, services=services
+        )
+        services.attach(job)
+        record.live = LiveJob(job, services, timer, timing)
+        return record.live
+
+    def _budgets(self, asked: Budgets) -> Budgets:
+        defaults = self._settings.budgets
+        return Budgets(
+            init_s=defaults.init_s if asked.init_s is None else asked.init_s,
+            run_s=defaults.run_s if asked.run_s is None else asked.run_s,
+            eval_s=defaults.eval_s if asked.eval_s is None else asked.eval_s,
+            total_s=defaults.total_s if asked.total_s is None else asked.total_s,
+        )
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _lose(self, call: Call) -> None:
+        handler = call.name.split(" ")[1]
+        self.abandoned[handler] = self.abandoned.get(handler, 0) + 1
+        self._lose_closing(call)
+
+    def _lose_closing(self, call: Call) -> None:
+        log.warning("abandoned, it ignores cancellation: %s", call.name)
+        self._lost_calls.add(call)
+        call.when_ended(lambda: self._lost_calls.discard(call))

@@ -1,0 +1,1 @@
+"""The HTTP server: Litestar routes over the pipeline."""

@@ -1,0 +1,57 @@
+"""What the server owns while it lives: the LLM pool, the sandbox manager, the pipeline."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from prorl.api.errors import ConfigError, Fault
+from prorl.llm.pool import BackendPool
+from prorl.pipeline.pipeline import Pipeline
+from prorl.plugins.registry import Registry
+from prorl.sandbox.manager import SandboxManager
+from prorl.server.settings import Settings, check_settings
+
+log = logging.getLogger("prorl.server")
+
+
+class Service:
+    """The parts, wired. Raises ``ConfigError`` for settings that some handler or plugin does not have."""
+
+    def __init__(self, settings: Settings, registry: Registry) -> None:
+        self.settings = check_settings(settings, registry)
+        self.registry = registry
+        self.pool = BackendPool(registry.dialects, settings.pool)
+        self.sandboxes = SandboxManager(registry.runtimes, settings.sandbox)
+        self.pipeline = Pipeline(
+            registry,
+            self.pool,
+            self.sandboxes,
+            settings.pipeline,
+            tables=settings.handlers,
+            server=settings.server.name,
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Everything up inside the block; everything ended after it, in the opposite order."""
+        async with AsyncExitStack() as stack:
+            await self.sandboxes.sweep()
+            stack.push_async_callback(self.sandboxes.close)
+            await self.pool.start()
+            stack.push_async_callback(self.pool.close)
+            await self.pipeline.open()
+            stack.push_async_callback(self.pipeline.close)
+            await self._add_backends()
+            if self.settings.server.accept_jobs:
+                self.pipeline.start()
+            yield
+
+    async def _add_backends(self) -> None:
+        """An LLM server of the settings that is not up yet is no reason not to start: jobs wait for one."""
+        for spec in self.settings.backends:
+            try:
+                await self.pool.add(spec)
+            except (Fault, ConfigError) as error:
+                log.warning("LLM server %s of the settings was not added: %s", spec.url, error)
