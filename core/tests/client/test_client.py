@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 from prorl.client import DEFAULT_URL, BlockingClient, RolloutClient, ServerUnreachable, ServiceError
-from prorl.wire import BackendSpec, JobEvent, JobRequest, JobView, PluginReport, Problem, RolloutResult
+from prorl.wire import BackendSpec, CancelReply, JobEvent, JobRequest, JobView, PluginReport, Problem, RolloutResult
 
 REQUEST = JobRequest(instance={"q": 1}, domain="d")
 HEALTHY = {"status": "ok", "version": "1"}
@@ -114,6 +114,15 @@ async def test_later_is_tried_later_and_no_is_no(peer, client, ways):
     peer.on("/process", ways.replies(busy, status=503))
     with pytest.raises(ServiceError):
         await client.process(REQUEST)
+
+
+async def test_later_has_an_end_too(peer, ways):
+    busy = Problem(title="Busy", status=503, detail="draining")
+    peer.on("/process", ways.replies(busy, status=503, retry_after="0"))
+    async with RolloutClient(peer.url, give_up_s=0.3) as client:
+        with pytest.raises(ServiceError, match="draining"):
+            await client.process(REQUEST)
+    assert len(peer.calls) > 1
 
 
 async def test_concurrency_is_bounded_in_front_of_http(peer, client, ways):
@@ -227,7 +236,7 @@ async def test_admin_calls_send_what_they_say(peer, client, ways):
     peer.on("/plugins", ways.replies([report]))
     assert await client.plugins() == [report]
     peer.on("/cancel", ways.replies({"cancelled": ["a"]}))
-    assert await client.cancel("a") == {"cancelled": ["a"]}
+    assert await client.cancel("a") == CancelReply(cancelled=["a"])
 
 
 async def test_the_environments_proxy_is_not_used(peer, ways, monkeypatch):

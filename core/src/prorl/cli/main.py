@@ -13,7 +13,8 @@ def main() -> None:
     try:
         app = importlib.import_module("prorl.cli.app")
     except ModuleNotFoundError as error:
-        if error.name not in _OF_THE_EXTRA:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _OF_THE_EXTRA:
             raise
-        sys.exit(f"prorl: the command line needs {error.name}: pip install 'prorl[cli]'")
+        sys.exit(f"prorl: the command line needs {missing}: pip install 'prorl[cli]'")
     sys.exit(app.run(sys.argv[1:]))

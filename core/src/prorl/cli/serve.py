@@ -6,6 +6,8 @@ own is reached with ``--set table.field=value``.
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,16 @@ import click
 import msgspec
 
 from prorl.api.errors import ConfigError
-from prorl.cli.console import load_registry
+from prorl.cli.console import load_registry, version
 from prorl.cli.options import Flag, assignments, settings_flags
 from prorl.pipeline.settings import BudgetSettings, PipelineSettings
+from prorl.plugins import Registry
+from prorl.plugins.errors import complain
 from prorl.server import serve
 from prorl.server.settings import ServerSettings, check_settings, load_settings
 from prorl.wire import BackendSpec
+
+log = logging.getLogger("prorl.cli")
 
 _FILE = Path("prorl.toml")
 _FLAGS = (
@@ -44,12 +50,20 @@ _FLAGS = (
 @click.option("--llm-server", "llm_servers", metavar="URL", multiple=True, help="Register at start; repeatable.")
 @click.option("--set", "sets", metavar="TABLE.FIELD=VALUE", multiple=True, help="Any other setting; repeatable.")
 @click.option("--strict-plugins", is_flag=True, help="Refuse to start when a plugin cannot be used.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Of the log on stderr.",
+)
 def command(
     *,
     config: Path | None,
     llm_servers: tuple[str, ...],
     sets: tuple[str, ...],
     strict_plugins: bool,
+    log_level: str,
     **flags: Any,
 ) -> None:
     """Run the rollout server until SIGINT or SIGTERM.
@@ -62,8 +76,18 @@ def command(
     path = config or (_FILE if _FILE.exists() else None)
     settings = load_settings(path, overrides=assignments((*sets, *given)))
     settings = msgspec.structs.replace(settings, backends=(*settings.backends, *map(_backend, llm_servers)))
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     registry = load_registry(strict=strict_plugins)
-    serve.run(check_settings(settings, registry, where=str(path or "settings")), registry)
+    for report in registry.failed:
+        log.warning("plugin %s", complain(report))
+    check_settings(
+        settings, registry, where=str(path or "settings")
+    )  # here, because only here is the file's name known
+    serve.run(settings, registry, on_listening=partial(_tell, registry))
+
+
+def _tell(registry: Registry, url: str) -> None:
+    click.echo(f"prorl {version()} listens on {url} and serves {', '.join(registry.domains()) or 'no domain yet'}")
 
 
 def _backend(url: str) -> BackendSpec:

@@ -22,7 +22,7 @@ from prorl.client.link import Link, Patience, service_error
 from prorl.wire.backends import BackendSpec, BackendStatus, ClearRequest, PoolStatus
 from prorl.wire.jobs import CancelRequest, JobRequest, StopRequest
 from prorl.wire.results import JobEvent, JobView, RolloutResult
-from prorl.wire.service import Health, PluginReport, ServiceStatus
+from prorl.wire.service import CancelReply, Health, PluginReport, ServiceStatus, Switched
 
 DEFAULT_URL = "http://127.0.0.1:8089"
 
@@ -144,10 +144,10 @@ class RolloutClient:
         job_ids: tuple[str, ...] = (),
         group_id: str | None = None,
         all: bool = False,
-    ) -> dict[str, object]:
-        """Cancel one job, several, a group, or everything. Returns what the server says it cancelled."""
+    ) -> CancelReply:
+        """Cancel one job, several, a group, or everything. Raises ``ServiceError`` (404) if no id is known."""
         body = CancelRequest(job_id=job_id, job_ids=job_ids, group_id=group_id, all=all)
-        return await self._link.insist("POST", "/cancel", dict[str, object], body=body, give_up_s=self._give_up_s)
+        return await self._link.insist("POST", "/cancel", CancelReply, body=body, give_up_s=self._give_up_s)
 
     # -- LLM servers
 
@@ -162,13 +162,14 @@ class RolloutClient:
 
     # -- the server
 
-    async def start(self) -> ServiceStatus:
-        return await self._link.insist("POST", "/start", ServiceStatus, give_up_s=self._give_up_s)
+    async def start(self) -> Switched:
+        """Accept jobs (again)."""
+        return await self._link.insist("POST", "/start", Switched, give_up_s=self._give_up_s)
 
-    async def stop(self, *, drain: bool = False, timeout_s: float = 60.0) -> ServiceStatus:
+    async def stop(self, *, drain: bool = False, timeout_s: float = 60.0) -> Switched:
         """Take no more jobs. ``drain`` waits up to ``timeout_s`` for those accepted; otherwise they are cancelled."""
         body = StopRequest(drain=drain, timeout_s=timeout_s)
-        return await self._link.call("POST", "/stop", ServiceStatus, body=body, read_s=timeout_s + self._heartbeat_s)
+        return await self._link.call("POST", "/stop", Switched, body=body, read_s=timeout_s + self._heartbeat_s)
 
     async def status(self) -> ServiceStatus:
         return await self._link.call("GET", "/status", ServiceStatus)

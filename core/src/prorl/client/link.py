@@ -10,7 +10,7 @@ import random
 import socket
 import time
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import httpx
 import msgspec
@@ -86,12 +86,16 @@ class Patience:
         self._since = time.monotonic()
         self._pause_s = 0.1
 
-    async def spend(self, error: Exception) -> None:
-        """Sleep before the next try, or raise ``ServerUnreachable`` when time is up."""
+    async def spend(self, error: httpx.TransportError | ServiceError) -> None:
+        """Sleep before the next try. When time is up raise ``ServerUnreachable``, or the server's own last word."""
         tried_s = time.monotonic() - self._since
         if tried_s >= self._give_up_s:
+            if isinstance(error, ServiceError):
+                raise error
             raise ServerUnreachable(self._url, str(error) or type(error).__name__, tried_s=tried_s) from error
-        await asyncio.sleep(min(self._pause_s * random.uniform(0.5, 1.0), self._give_up_s - tried_s))  # noqa: S311
+        asked_s = error.retry_after_s or 0.0 if isinstance(error, ServiceError) else 0.0
+        pause_s = max(self._pause_s, asked_s) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+        await asyncio.sleep(min(pause_s, self._give_up_s - tried_s))
         self._pause_s = min(2.0, self._pause_s * 2)
 
 
@@ -110,11 +114,8 @@ def service_error(status: int, content: bytes, headers: Mapping[str, str]) -> Se
 
 
 def _decode(response: httpx.Response, answer: type[T]) -> T:
-    decode: Any = (
-        msgspec.msgpack.decode if "msgpack" in response.headers.get("content-type", "") else msgspec.json.decode
-    )
     try:
-        decoded: T = decode(response.content, type=answer)
+        decoded = msgspec.json.decode(response.content, type=answer)
     except msgspec.DecodeError as error:
         detail = f"{response.request.method} {response.request.url.path}: {error}; is the server's version another one?"
         raise ServiceError(
