@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from prorl.api import ContextOverflow, Message, ModelFault, TaskFault, ToolSchema
 from prorl.llm.chat import ChatSession, RendererCache
-from prorl.llm.tokenizers import LocalTokenizer
+from prorl.llm.tokenizers import LocalTokenizer, load_tokenizer
 from prorl.testing.bytebpe import build_tokenizer
 from prorl.wire import SamplingParams
 
@@ -185,3 +185,11 @@ async def test_a_backend_without_a_template(kit):
     with pytest.raises(ModelFault, match="tokenizer folder") as caught:
         await ChatSession(lease, sampling=SamplingParams(), renderers=RendererCache()).open([USER])
     assert caught.value.code == "template"
+
+
+async def test_a_tokenizer_that_cannot_be_loaded(kit, tmp_path):
+    lease = kit.lease("chatml")
+    lease.backend.tokenizer = lambda: load_tokenizer(str(tmp_path))
+    with pytest.raises(ModelFault, match="no readable") as caught:
+        await kit.chat(lease).open([USER])
+    assert caught.value.code == "tokenizer"

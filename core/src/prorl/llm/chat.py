@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from prorl.api.errors import ContextOverflow, ModelFault, TaskFault
+from prorl.api.errors import ConfigError, ContextOverflow, ModelFault, TaskFault
 from prorl.api.llm import EngineInfo, Generation, Message, Reply, Tokenizer, ToolSchema
 from prorl.llm.ledger import Ledger, RenderedRole
 from prorl.llm.rendering import Renderer
@@ -71,7 +71,7 @@ class RendererCache:
 
     async def get(self, backend: ChatBackend) -> Renderer:
         """Raises ``ModelFault`` when the backend's template or tokenizer cannot be used."""
-        tokenizer = await backend.tokenizer()
+        tokenizer = await _tokenizer(backend)
         source, special = backend.info.chat_template, backend.info.special_tokens
         if isinstance(tokenizer, LocalTokenizer):
             source, special = tokenizer.chat_template or source, {**special, **tokenizer.special_tokens}
@@ -225,7 +225,7 @@ class ChatSession:
         )
 
     async def _same_tokenizer(self, backend: ChatBackend, renderer: Renderer) -> None:
-        tokenizer = await backend.tokenizer()
+        tokenizer = await _tokenizer(backend)
         if tokenizer.digest != renderer.tokenizer.digest:
             raise ModelFault(
                 f"{backend.url} has another tokenizer than the one this conversation began with "
@@ -241,3 +241,10 @@ class ChatSession:
     def _tell(self, kind: str, **data: Any) -> None:
         if self._emit is not None:
             self._emit(kind, **data)
+
+
+async def _tokenizer(backend: ChatBackend) -> Tokenizer:
+    try:
+        return await backend.tokenizer()
+    except ConfigError as error:  # the trainer named a folder that does not work: this rollout cannot mend it
+        raise ModelFault(f"the tokenizer of {backend.url} cannot be loaded: {error}", code="tokenizer") from error
