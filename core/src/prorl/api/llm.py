@@ -29,7 +29,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 class EngineInfo(msgspec.Struct, kw_only=True):
     """What an engine says of itself. ``chat_template`` is Jinja source where the engine hands it out;
-    ``special_tokens`` the texts that templates name (``bos_token``, ``eos_token``)."""
+    ``special_tokens`` the texts that templates name (``bos_token``, ``eos_token``). ``incarnation`` changes when the
+    engine restarts (and has forgotten the weights that were pushed to it), where it lets one know."""
 
     dialect: str
     model: str
@@ -39,6 +40,7 @@ class EngineInfo(msgspec.Struct, kw_only=True):
     chat_template: str | None = None
     special_tokens: dict[str, str] = {}
     version: str | None = None
+    incarnation: str | None = None
 
 
 class Generation(msgspec.Struct, kw_only=True):

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import httpx
+import msgspec
 
 from prorl.api.errors import ModelFault, boundary
 from prorl.api.llm import Dialect, EngineInfo, Generation, Tokenizer
@@ -39,7 +40,12 @@ class Backend:
     ) -> None:
         self.spec = spec
         self.url = spec.url
-        self.info = info
+        self.info = (
+            info
+            if spec.max_context is None
+            else msgspec.structs.replace(info, max_context=min(spec.max_context, info.max_context))
+        )
+        self._described = info
         self.dialect = dialect
         self.policy_version = policy_version
         self.healthy = True
@@ -146,9 +152,10 @@ class Backend:
         try:
             async with asyncio.timeout(timeout):
                 await self.dialect.health()
-                if not self.healthy and (now := await self.dialect.describe()) != self.info:
+                if not self.healthy and await self.dialect.describe() != self._described:
                     raise ModelFault(
-                        f"another engine answers there now ({now.model}); register it again", code="changed_engine"
+                        "the engine has changed or restarted, so its weights are not known: register it again",
+                        code="changed_engine",
                     )
         except TimeoutError:
             raise ModelFault(f"no answer to a health check in {timeout:g} s", code="unreachable") from None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Mapping
 
 import httpx
 import msgspec
 
-from prorl.api.errors import ConfigError, ModelFault, boundary
+from prorl.api.errors import ConfigError, Fault, ModelFault
 from prorl.api.llm import Dialect, EngineInfo
 from prorl.api.records import DialectRecord
 from prorl.llm.settings import PoolSettings
@@ -44,14 +45,24 @@ class Connector:
         try:
             record = self._dialects[spec.dialect] if spec.dialect else await self._detect(client, spec.url)
             dialect = record.factory.connect(client, spec.url, model=spec.model)
-            with boundary(ModelFault, f"{record.name} at {spec.url}"):
-                info = await dialect.describe()
+            info = await self._describe(dialect, f"{record.name} at {spec.url}")
         except BaseException:
             await client.aclose()
             raise
-        if spec.max_context is not None:
-            info = msgspec.structs.replace(info, max_context=min(spec.max_context, info.max_context))
         return Connection(client=client, dialect=dialect, info=info)
+
+    async def _describe(self, dialect: Dialect, what: str) -> EngineInfo:
+        try:
+            async with asyncio.timeout(self._settings.health_timeout_s):
+                return await dialect.describe()
+        except (ConfigError, Fault):
+            raise
+        except TimeoutError:
+            raise ModelFault(
+                f"{what} did not describe itself in {self._settings.health_timeout_s:g} s", code="unreachable"
+            ) from None
+        except Exception as error:
+            raise ModelFault(f"{what}: {type(error).__name__}: {error}", code="bad_response") from error
 
     async def _detect(self, client: httpx.AsyncClient, url: str) -> DialectRecord:
         try:  # anything that answers will do: a refused connection is another error than an unknown engine

@@ -1,0 +1,85 @@
+"""One way to ask an engine: strict JSON in both directions, every failure a typed fault.
+
+``unreachable`` (no connection, a server error, too busy: another engine may be asked), ``rejected`` (the request is
+wrong: asking again changes nothing), ``bad_response`` (it answered something else than its dialect says).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+import httpx
+import msgspec
+
+from prorl.api.errors import ModelFault
+
+T = TypeVar("T")
+BUSY = (408, 425, 429)
+
+
+class Unsupported(ModelFault):
+    """The engine has no such endpoint, or has it switched off."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="rejected")
+
+
+class Endpoint(Generic[T]):
+    """One endpoint of an engine and the shape of its answers; token ids are never coerced from other types."""
+
+    def __init__(self, client: httpx.AsyncClient, url: str, answer: type[T]) -> None:
+        self._client = client
+        self._url = url
+        self._decoder = msgspec.json.Decoder(answer)
+
+    async def get(self, *, params: Mapping[str, str] | None = None) -> T:
+        return self._decode(await self._send(self._client.build_request("GET", self._url, params=params)))
+
+    async def post(self, body: Mapping[str, Any]) -> T:
+        """Raises ``ModelFault``; its subclass ``Unsupported`` when the endpoint is not there."""
+        content = msgspec.json.encode(body)
+        headers = {"content-type": "application/json"}
+        return self._decode(
+            await self._send(self._client.build_request("POST", self._url, content=content, headers=headers))
+        )
+
+    async def notify(self, body: Mapping[str, Any]) -> None:
+        """Post, and take any answer with status 200 for a yes: it may have no body."""
+        content = msgspec.json.encode(body)
+        headers = {"content-type": "application/json"}
+        await self._send(self._client.build_request("POST", self._url, content=content, headers=headers))
+
+    async def probe(self) -> None:
+        """Get, and take any answer with status 200 for a yes."""
+        await self._send(self._client.build_request("GET", self._url))
+
+    async def get_or_none(self, *, params: Mapping[str, str] | None = None) -> T | None:
+        """The answer, or ``None`` where this engine does not offer the endpoint, or offers it in another shape."""
+        try:
+            return await self.get(params=params)
+        except ModelFault as fault:
+            if fault.code == "unreachable":
+                raise
+            return None
+
+    async def _send(self, request: httpx.Request) -> httpx.Response:
+        try:
+            response = await self._client.send(request)
+        except httpx.HTTPError as error:
+            reason = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise ModelFault(f"{self._url} cannot be reached: {reason}", code="unreachable") from error
+        if response.status_code == httpx.codes.OK:
+            return response
+        said = f"{self._url} answered {response.status_code}: {response.text[:500]}"
+        if response.status_code >= 500 or response.status_code in BUSY:
+            raise ModelFault(said, code="unreachable")
+        if response.status_code in (403, 404, 405):
+            raise Unsupported(said)
+        raise ModelFault(said, code="rejected")
+
+    def _decode(self, response: httpx.Response) -> T:
+        try:
+            return self._decoder.decode(response.content)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ModelFault(f"{self._url} answered what it should not: {error}", code="bad_response") from error

@@ -1,0 +1,254 @@
+"""vLLM: ``/inference/v1/generate`` where the server has it (``--enable-scale-out``), else ``/v1/completions``.
+
+Start it with ``--generation-config vllm`` (or the model's own sampling defaults apply to what is not said here) and
+``--logprobs-mode processed_logprobs`` (or logprobs are those before temperature). Only the first endpoint reports
+which weights sampled a token. A client that disconnects stops its request; ``abort`` says so once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import msgspec
+
+from prorl.api.errors import ConfigError, ModelFault
+from prorl.api.llm import Dialect, EngineInfo, Generation, LogprobKind, Tokenizer
+from prorl.llm.checks import MISSING
+from prorl.llm.dialects import vllm_shapes as shapes
+from prorl.llm.dialects.http import Endpoint, Unsupported
+from prorl.llm.dialects.remote_tokenizer import RemoteTokenizer
+from prorl.wire.sampling import SamplingParams
+from prorl.wire.trajectory import Finish, VersionSpan
+
+_START_TIME = re.compile(rb"^process_start_time_seconds ([0-9.e+]+)", re.MULTILINE)
+_FINISHES: dict[str | None, Finish] = {"stop": "stop", "length": "length", "abort": "abort"}
+
+
+class VllmFactory:
+    """A server whose models are ``owned_by: vllm``."""
+
+    async def detect(self, client: httpx.AsyncClient, url: str) -> bool:
+        models = await Endpoint(client, f"{url}/v1/models", shapes.Models).get_or_none()
+        return models is not None and any(card.owned_by == "vllm" for card in models.data)
+
+    def connect(self, client: httpx.AsyncClient, url: str, *, model: str | None) -> Dialect:
+        return Vllm(client, url, model=model)
+
+
+class Vllm:
+    """Implements :class:`~prorl.api.llm.Dialect`."""
+
+    def __init__(self, client: httpx.AsyncClient, url: str, *, model: str | None) -> None:
+        self._client = client
+        self._url = url
+        self._model = model
+        self._processed = False
+        self._has_generate = True
+        self._generate = Endpoint(client, f"{url}/inference/v1/generate", shapes.Generated)
+        self._complete = Endpoint(client, f"{url}/v1/completions", shapes.Completed)
+
+    async def describe(self) -> EngineInfo:
+        models = (await Endpoint(self._client, f"{self._url}/v1/models", shapes.Models).get()).data
+        card = next((card for card in models if self._model in (None, card.id)), None)
+        if card is None:
+            serves = ", ".join(card.id for card in models)
+            raise ConfigError(f"{self._url} does not serve the model {self._model!r}; it serves: {serves or 'nothing'}")
+        if card.max_model_len is None:
+            raise ModelFault(f"{self._url} does not say how long its context is", code="bad_response")
+        self._model = card.id
+        version = await Endpoint(self._client, f"{self._url}/version", shapes.Version).get_or_none()
+        tokenizer = await Endpoint(self._client, f"{self._url}/tokenizer_info", shapes.TokenizerInfo).get_or_none()
+        server = await Endpoint(self._client, f"{self._url}/server_info", shapes.ServerInfo).get_or_none(
+            params={"config_format": "json"}
+        )
+        config = server.vllm_config.model_config if server else shapes.ModelConfig()
+        self._processed = config.logprobs_mode == "processed_logprobs"
+        return EngineInfo(
+            dialect="vllm",
+            model=card.id,
+            max_context=card.max_model_len,
+            chat_template=tokenizer.chat_template if tokenizer else None,
+            special_tokens=tokenizer.special_tokens() if tokenizer else {},
+            version=version.version if version else None,
+            incarnation=await self._start_time(),
+        )
+
+    async def generate(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        request_id: str,
+        session_id: str,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Generation:
+        common: dict[str, Any] = {"model": self._model, "request_id": request_id, "return_token_ids": True}
+        if cache_salt is not None:
+            common["cache_salt"] = hashlib.sha256(cache_salt.encode()).hexdigest()[:32]  # it takes few characters
+        try:
+            async with asyncio.timeout(timeout):
+                if self._has_generate:
+                    try:
+                        return await self._by_generate(common, prompt_ids, sampling, priority)
+                    except Unsupported:
+                        generation = await self._by_completion(common, prompt_ids, sampling)
+                        self._has_generate = False  # only now: a missing model is a 404 as well
+                        return generation
+                return await self._by_completion(common, prompt_ids, sampling)
+        except TimeoutError:
+            raise ModelFault(f"{self._url} gave no reply in {timeout:g} s", code="timeout") from None
+
+    async def abort(self, request_id: str) -> None:
+        if self._has_generate:  # the other endpoint's requests end with their connection, and only so
+            endpoint = Endpoint(self._client, f"{self._url}/inference/v1/abort_requests", msgspec.Raw)
+            await endpoint.notify({"request_ids": [f"generate-tokens-{request_id}"]})
+
+    async def health(self) -> None:
+        await Endpoint(self._client, f"{self._url}/health", msgspec.Raw).probe()
+
+    async def tokenizer(self) -> Tokenizer:
+        tokenize = Endpoint(self._client, f"{self._url}/tokenize", shapes.Tokenized)
+        detokenize = Endpoint(self._client, f"{self._url}/detokenize", shapes.Detokenized)
+
+        async def encode(text: str, special: bool) -> list[int]:  # noqa: ARG001 - it always knows added tokens
+            return (await tokenize.post({"model": self._model, "prompt": text, "add_special_tokens": False})).tokens
+
+        async def decode(ids: Sequence[int]) -> str:
+            return (await detokenize.post({"model": self._model, "tokens": list(ids)})).prompt
+
+        return await RemoteTokenizer.probe(f"vllm:{self._model}", encode, decode, plain=False)
+
+    # --- the two endpoints ---------------------------------------------------------------------------------------
+
+    async def _by_generate(
+        self, common: dict[str, Any], prompt_ids: Sequence[int], sampling: SamplingParams, priority: int
+    ) -> Generation:
+        body = {
+            **common,
+            "token_ids": list(prompt_ids),
+            "sampling_params": {**_sampling(sampling), "detokenize": False, "logprobs": 0},
+        }
+        if priority:
+            body["priority"] = -priority  # there, lower is earlier
+        answer = await self._generate.post(body)
+        choice = self._only(answer.choices)
+        content = (choice.logprobs.content if choice.logprobs else None) or []
+        ids = choice.token_ids or []
+        self._same_tokens(ids, [entry.id for entry in content])
+        return Generation(
+            token_ids=ids,
+            logprobs=_known(entry.logprob for entry in content),
+            finish=self._finish(choice.finish_reason),
+            stop_token=_stop_token(choice, ids),
+            prompt_echo=answer.prompt_token_ids,
+            weight_spans=self._spans(choice.weight_versions),
+            cached_tokens=answer.usage.cached_tokens if answer.usage else None,
+            logprob_kind=self._kind(sampling),
+        )
+
+    async def _by_completion(
+        self, common: dict[str, Any], prompt_ids: Sequence[int], sampling: SamplingParams
+    ) -> Generation:
+        answer = await self._complete.post(
+            {
+                **common,
+                **_sampling(sampling),
+                "prompt": list(prompt_ids),
+                "logprobs": 0,
+                "return_tokens_as_token_ids": True,
+            }
+        )
+        choice = self._only(answer.choices)
+        if choice.token_ids is None:
+            raise ModelFault(f"{self._url} returned no token ids: vLLM 0.10.2 or newer is needed", code="bad_response")
+        logprobs = choice.logprobs or shapes.CompletionLogprobs()
+        self._same_tokens(choice.token_ids, [shapes.id_in(token) for token in logprobs.tokens])
+        return Generation(
+            token_ids=choice.token_ids,
+            logprobs=_known(logprobs.token_logprobs),
+            finish=self._finish(choice.finish_reason),
+            stop_token=_stop_token(choice, choice.token_ids),
+            prompt_echo=choice.prompt_token_ids,
+            cached_tokens=answer.usage.cached_tokens if answer.usage else None,
+            logprob_kind=self._kind(sampling),
+        )
+
+    def _only(self, choices: list[shapes.AnyChoice]) -> shapes.AnyChoice:
+        if len(choices) != 1:
+            raise ModelFault(f"{self._url} returned {len(choices)} choices for one request", code="bad_response")
+        return choices[0]
+
+    def _same_tokens(self, ids: list[int], of_logprobs: list[int | None]) -> None:
+        """Logprobs name the token they are for; a shorter list is left to the checks of every dialect."""
+        for place, (token, named) in enumerate(zip(ids, of_logprobs, strict=False)):
+            if named is not None and named != token:
+                raise ModelFault(
+                    f"{self._url}: token {place} is {token}, its logprob is of {named}", code="missing_logprobs"
+                )
+
+    def _spans(self, spans: list[shapes.Span] | None) -> list[VersionSpan] | None:
+        if spans is None:
+            return None
+        end = 0
+        for span in spans:
+            if span.start != end:
+                raise ModelFault(f"{self._url}: version spans leave a gap at token {end}", code="version_gap")
+            end = span.end
+        return [VersionSpan(span.version, span.end - span.start) for span in spans]
+
+    def _finish(self, reason: str | None) -> Finish:
+        if reason not in _FINISHES:
+            raise ModelFault(f"{self._url} finished for an unknown reason: {reason!r}", code="bad_response")
+        return _FINISHES[reason]
+
+    def _kind(self, sampling: SamplingParams) -> LogprobKind:
+        """vLLM's default is the logprob before temperature and cuts; without those the two are one."""
+        neutral = (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (1.0, 1.0, 0, 0.0)
+        return "processed" if self._processed or neutral else "raw"
+
+    async def _start_time(self) -> str | None:
+        """A restarted server has forgotten the weights that were pushed to it, and says so nowhere else."""
+        try:
+            response = await self._client.get(f"{self._url}/metrics")
+        except httpx.HTTPError as error:
+            raise ModelFault(f"{self._url} cannot be reached: {error}", code="unreachable") from error
+        found = _START_TIME.search(response.content) if response.status_code == httpx.codes.OK else None
+        return found.group(1).decode() if found else None
+
+
+def _sampling(sampling: SamplingParams) -> dict[str, Any]:
+    """Everything said, also the defaults: what is left out may come from the model's generation_config.json."""
+    return {
+        "n": 1,
+        "max_tokens": sampling.max_tokens,
+        "min_tokens": 0,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "ignore_eos": False,
+        "skip_special_tokens": False,
+        **({} if sampling.seed is None else {"seed": sampling.seed}),
+    }
+
+
+def _known(logprobs: Any) -> list[float]:
+    return [MISSING if logprob is None else logprob for logprob in logprobs]
+
+
+def _stop_token(choice: shapes.AnyChoice, ids: list[int]) -> int | None:
+    """The primary end-of-sequence token is reported by its absence."""
+    if choice.finish_reason != "stop" or not ids:
+        return None
+    return choice.stop_reason if isinstance(choice.stop_reason, int) else ids[-1]

@@ -1,0 +1,175 @@
+"""A minimal HTTP/1.1 server in a thread of its own, for engines that play a part in tests and demos.
+
+Small enough to misbehave on purpose, and it notices at once when a client goes away: the handler is then cancelled, as
+an engine's request is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+_REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 500: "Internal Server Error"}
+
+
+class Request(msgspec.Struct, kw_only=True):
+    method: str
+    path: str
+    query: str
+    body: bytes
+
+
+class Response(msgspec.Struct, kw_only=True):
+    """``declared`` is the Content-Length said, when another than the body's is to be said."""
+
+    body: bytes = b""
+    status: int = 200
+    declared: int | None = None
+
+
+def json_response(content: Any, status: int = 200) -> Response:
+    return Response(body=msgspec.json.encode(content), status=status)
+
+
+class HttpServer(ABC):
+    """``with server: server.url`` or ``async with``. ``stop`` cuts every connection; ``start`` listens on the same port
+    again, as a server that comes back does."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._port = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    @abstractmethod
+    async def handle(self, request: Request) -> Response | None:
+        """Answer; ``None`` closes the connection without a word."""
+
+    async def opened(self) -> None:  # noqa: B027 - optional by design
+        """On the server's loop, before the first request."""
+
+    async def closing(self) -> None:  # noqa: B027 - optional by design
+        """On the server's loop, after the last request."""
+
+    def start(self) -> None:
+        if self._thread is not None:
+            return
+        started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(started,), name=type(self).__name__, daemon=True)
+        self._thread.start()
+        started.result()
+
+    def stop(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            thread.join()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run on the server's loop and wait."""
+        if self._loop is None:
+            coroutine.close()
+            raise RuntimeError("the server is not running")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
+    def _run(self, started: Future[None]) -> None:
+        asyncio.run(self._serve(started))
+
+    async def _serve(self, started: Future[None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        try:
+            await self.opened()
+            self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port, backlog=1024)
+            self._port = self._server.sockets[0].getsockname()[1]
+            self.url = f"http://127.0.0.1:{self._port}"
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        started.set_result(None)
+        await self._stopping.wait()
+        self._server.close()
+        for connection in self._connections:
+            connection.cancel()
+        if self._connections:
+            await asyncio.wait(self._connections)
+        await self.closing()
+        self._loop = None
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+        try:
+            await self._converse(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # the client went away, or the server stops: either way this connection is over
+        finally:
+            writer.transport.abort()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = await reader.readexactly(1)
+        while True:
+            head = (first + await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            method, target, _ = head[0].split(" ", 2)
+            headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
+            body = await reader.readexactly(int(headers.get("content-length", "0")))
+            path, _, query = target.partition("?")
+            work = asyncio.ensure_future(self.handle(Request(method=method, path=path, query=query, body=body)))
+            # a client sends nothing while it waits, so a byte is its next request and the end is its leaving
+            beyond = asyncio.ensure_future(reader.read(1))
+            try:
+                await asyncio.wait({work, beyond}, return_when=asyncio.FIRST_COMPLETED)
+                if not work.done() and not beyond.result():
+                    return
+                response = await work
+                if response is None:
+                    return
+                reason = _REASONS.get(response.status, "Other")
+                length = len(response.body) if response.declared is None else response.declared
+                writer.write(
+                    f"HTTP/1.1 {response.status} {reason}\r\ncontent-type: application/json\r\n"
+                    f"content-length: {length}\r\n\r\n".encode()
+                    + response.body
+                )
+                await writer.drain()
+                if response.declared is not None:
+                    return
+                first = await beyond
+                if not first:
+                    return
+            finally:
+                for task in (work, beyond):
+                    task.cancel()
+                    with suppress(asyncio.CancelledError, ConnectionError):
+                        await task
