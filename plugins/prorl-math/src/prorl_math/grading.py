@@ -31,6 +31,7 @@ WORDS = re.compile(
 CLOCK = re.compile(
     r"(\d{1,2}):(\d{2})(?:\s|\\[ ,;]|~)*(?:\\(?:text|mathrm)\s*\{)?\s*(?:([ap])\.?\s*m\.?\s*\}?)?", re.IGNORECASE
 )
+PERCENT = re.compile(r"\s*(?:\\?%|\\?\s*\\text\s*\{\s*percent\s*\}|\bpercent)\s*\Z")
 COMMAND = re.compile(r"\\(?:text|textbf|textrm|mathrm|mbox|operatorname)\s*\{[^{}]*\}|\\[A-Za-z]+")
 ONLY_LATEX = (
     LatexExtractionConfig(boxed_match_priority=0),
@@ -90,17 +91,19 @@ def compare_choice(letter: str, answer: str) -> tuple[str, str]:
 
 
 def compare_mathematics(gold: str, answer: str) -> tuple[str, str]:
-    gold_parsed, parsed = read(gold), read(answer)
+    gold_bare, bare = PERCENT.sub("", gold), PERCENT.sub("", answer)
+    gold_parsed, parsed = read(gold_bare), read(bare)
     for whose, found in (("gold answer", gold_parsed), ("answer", parsed)):
         if not is_read(found):
             return "unreadable", f"the {whose} cannot be read as mathematics"
     left, right = unwrap(gold_parsed[0]), unwrap(parsed[0])
-    if "%" not in gold + answer:  # the sign is optional: math-verify tries 10% as 10 and as 0.1
-        same = same_number(left, right)
-        if same is None:
-            same = same_parts(left, right)
-        if same is not None:
-            return verdict(same, "the same value" if same else "another value")
+    same = same_number(left, right)
+    if same is False and (gold_bare == gold) != (bare == answer):  # one percent sign: 10% is 10, and 0.1
+        same = same_number(left, right * 100) if bare == answer else same_number(left * 100, right)
+    if same is None:
+        same = same_parts(left, right)
+    if same is not None:
+        return verdict(same, "the same value" if same else "another value")
     if differ_in_case(gold, answer):
         return verdict(False, "letters differ in case")
     for reason, equal in (

@@ -15,7 +15,7 @@ class MathSettings(AgentSettings, frozen=True, kw_only=True, forbid_unknown_fiel
 
     ``reward_no_answer`` is for a rollout that ends without a boxed answer.
     ``grader_timeout_s``: seconds for one answer; an answer that can't be graded in that time is wrong.
-    ``grader_processes``: grading processes of the whole server, about 100 MB each; read at its first job.
+    ``grader_processes``: grading processes of the whole server, about 80 MB each; read at its first job.
     """
 
     reward_correct: Reward = 1.0
