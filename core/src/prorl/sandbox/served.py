@@ -1,0 +1,121 @@
+"""A sandbox alive, whatever started it: a channel to the action server, and a way to end it all.
+
+Starting is a task of its own. A caller that is cancelled meanwhile gets its cancellation at once, and the half-started
+sandbox is ended behind it; :meth:`Starts.drain` waits for those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+
+from prorl.api.errors import SandboxFault
+from prorl.api.sandbox import ActionResult, OnOutput
+from prorl.sandbox.channel import Channel
+
+log = logging.getLogger(__name__)
+
+LANES = frozenset(("bash", "ipython"))
+Kill = Callable[[], Awaitable[None]]
+
+
+class ServedSandbox:
+    """Implements :class:`prorl.api.Sandbox`. ``kill`` ends every process of the sandbox and removes what it left."""
+
+    def __init__(self, *, id: str, runtime: str, workdir: str, channel: Channel, kill: Kill) -> None:
+        self._id = id
+        self._runtime = runtime
+        self._workdir = workdir
+        self._channel = channel
+        self._kill = kill
+        # One command at a time in one shell: a second one waits here, and its time does not run.
+        self._lanes = {lane: asyncio.Lock() for lane in LANES}
+        self._stopping: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def runtime(self) -> str:
+        return self._runtime
+
+    @property
+    def workdir(self) -> str:
+        return self._workdir
+
+    async def act(
+        self, action: str, arguments: Mapping[str, Any], *, timeout: float, on_output: OnOutput | None = None
+    ) -> ActionResult:
+        lane = None if arguments.get("is_input") else self._lanes.get(action)
+        async with lane or contextlib.nullcontext():
+            return await self._channel.act(action, arguments, timeout=timeout, on_output=on_output)
+
+    async def stop(self, *, grace: float = 0.5) -> None:
+        """End everything inside; at most ``grace`` seconds of it gently. Again and again is the same as once."""
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(grace), name=f"stop-{self._id}")
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, grace: float) -> None:
+        try:
+            if grace > 0 and not self._channel.lost:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(grace):
+                        await self._channel.bye()
+                        await self._channel.ended()
+        finally:
+            await self._channel.close()
+            await self._kill()
+
+
+async def connect(
+    sock: socket.socket, settings: Mapping[str, Any], timeout: float, explain: Callable[[], str]
+) -> Channel:
+    """Shake hands over ``sock``; on failure the socket is closed and ``explain`` adds what the runtime printed."""
+    channel = await Channel.open(sock)
+    try:
+        await channel.hello(settings, timeout)
+    except SandboxFault as fault:
+        await channel.close()
+        said = explain()
+        raise SandboxFault(f"{fault}: {said}" if said else str(fault), code=fault.code) from fault
+    except BaseException:
+        await channel.close()
+        raise
+    return channel
+
+
+class Starts:
+    """Starts that outlive a caller's cancellation just long enough to be undone."""
+
+    def __init__(self) -> None:
+        self._undoing: set[asyncio.Task[None]] = set()
+
+    async def run(self, starting: Coroutine[Any, Any, ServedSandbox]) -> ServedSandbox:
+        task = asyncio.create_task(starting, name="sandbox-start")
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            undo = asyncio.create_task(self._undo(task), name="sandbox-undo")
+            self._undoing.add(undo)
+            undo.add_done_callback(self._undoing.discard)
+            raise
+
+    async def _undo(self, task: asyncio.Task[ServedSandbox]) -> None:
+        try:
+            sandbox = await task
+        except SandboxFault:
+            return  # it had failed and cleaned up by itself
+        try:
+            await sandbox.stop(grace=0)
+        except Exception:
+            log.exception("sandbox %s of a cancelled start could not be stopped", sandbox.id)
+
+    async def drain(self) -> None:
+        while self._undoing:
+            await asyncio.wait(self._undoing)
