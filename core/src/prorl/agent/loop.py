@@ -108,19 +108,12 @@ class AgentLoop:
             await self._chat.observe(results, ms=(time.monotonic() - began) * 1000)
 
     async def _reply(self) -> Reply:
-        began = time.monotonic()
-        try:
-            reply = await self._chat.reply(max_tokens=self._settings.max_reply_tokens)
-        finally:
-            self._services.spend(model_s=time.monotonic() - began)
+        """The next reply. The chat itself accounts for its time and tells the job's watchers."""
+        reply = await self._chat.reply(max_tokens=self._settings.max_reply_tokens)
         if reply.finish == "abort":
             raise ModelFault("the engine aborted the reply", code="aborted")
         self.output["turns"] += 1
         self.output["answer"] = self.output["reply"] = reply.answer
-        names = [call.name for call in reply.tool_calls]
-        self._services.emit(
-            "turn.reply", turn=self.output["turns"], tokens=reply.tokens, finish=reply.finish, tool_calls=names
-        )
         return reply
 
     async def _run_calls(self, calls: Sequence[ToolCall]) -> list[Message] | None:
