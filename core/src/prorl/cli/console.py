@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from importlib import metadata
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 from rich.console import Console
@@ -16,11 +16,16 @@ from prorl.plugins import Registry, discover
 
 
 def out() -> Console:
-    return Console(file=sys.stdout, highlight=False)
+    return _console(sys.stdout)
 
 
 def err() -> Console:
-    return Console(file=sys.stderr, highlight=False)
+    return _console(sys.stderr)
+
+
+def _console(file: TextIO) -> Console:
+    # Into a file or a pipe prose is not wrapped: one fact stays one line.
+    return Console(file=file, highlight=False, soft_wrap=not file.isatty())
 
 
 def print_json(value: Any) -> None:

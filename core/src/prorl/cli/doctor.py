@@ -230,8 +230,9 @@ async def _rollout_server(url: str) -> list[Finding]:
 
 def _show(findings: list[Finding]) -> None:
     listing = table("", "check", "seen")
+    listing.columns[1].max_width = 24  # a long URL must not push what matters off the screen
     for finding in findings:
         colour = _COLOURS[finding.state]
         seen = escape(finding.seen) + (f"\n-> {escape(finding.advice)}" if finding.advice else "")
         listing.add_row(f"[{colour}]{finding.state}[/]", escape(finding.check), seen)
-    out().print(listing)
+    out().print(listing, soft_wrap=False)

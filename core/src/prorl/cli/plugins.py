@@ -38,7 +38,7 @@ def show(reports: list[PluginReport]) -> None:
             f"[{colour}]{report.state}[/]",
             escape(offers),
         )
-    console.print(listing)
+    console.print(listing, soft_wrap=False)
     for report in reports:
         if report.reason:
             console.print(

@@ -76,7 +76,7 @@ def command(
     path = config or (_FILE if _FILE.exists() else None)
     settings = load_settings(path, overrides=assignments((*sets, *given)))
     settings = msgspec.structs.replace(settings, backends=(*settings.backends, *map(_backend, llm_servers)))
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _log_to_stderr(log_level.upper())
     registry = load_registry(strict=strict_plugins)
     for report in registry.failed:
         log.warning("plugin %s", complain(report))
@@ -87,7 +87,14 @@ def command(
 
 
 def _tell(registry: Registry, url: str) -> None:
-    click.echo(f"prorl {version()} listens on {url} and serves {', '.join(registry.domains()) or 'no domain yet'}")
+    click.echo(f"prorl {version()} listens on {url} and serves {', '.join(registry.handlers) or 'no domain yet'}")
+
+
+def _log_to_stderr(level: str) -> None:
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if level != "DEBUG":  # what these say at level INFO is one line per request, or about themselves
+        for name in ("uvicorn", "httpx", "httpcore"):
+            logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _backend(url: str) -> BackendSpec:

@@ -114,7 +114,7 @@ class Summary:
             model, tools = self.seconds["model"] / self.results, self.seconds["tools"] / self.results
             inner = f" (model {model:.2f} s, tools {tools:.2f} s)" if stage == "run" else ""
             listing.add_row(f"{stage}, mean", f"{worked:.2f} s worked{inner}, {queued:.2f} s queued")
-        console.print(listing)
+        console.print(listing, soft_wrap=False)
         for title, reasons in (("errors", self.reasons), ("refused by the server", self.refused)):
             if reasons:
                 console.print(f"\n[bold]{title}[/]")

@@ -1,0 +1,143 @@
+"""``prorl demo``: the main job end to end, in a minute, on a laptop.
+
+Two policies go through one server, one after the other: a small real model under llama.cpp, and a script that knows the
+answers, played token for token by an engine with that model's tokenizer. Between them the LLM servers are cleared, as a
+trainer does it between two versions of its weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from prorl.api.errors import ConfigError
+from prorl.api.records import DemoRecord
+from prorl.cli.console import err, load_registry, out, print_json
+from prorl.cli.demo_view import show_next_steps, show_results, show_trajectory
+from prorl.client import RolloutClient
+from prorl.plugins import Registry
+from prorl.server.serve import RunningServer
+from prorl.server.settings import parse_settings
+from prorl.testing.engines import LlamaEngine
+from prorl.testing.scripted import ScriptedEngine, ScriptedRequest
+from prorl.wire import BackendSpec, Budgets, JobRequest, RolloutResult, SamplingParams
+
+# A 135M-parameter model rarely ends by itself: short replies keep the demo inside its minute.
+SMALL_MODEL = SamplingParams(max_tokens=160, seed=1)
+SMALL_MODEL_TURNS = 2
+BUDGETS = Budgets(init_s=60, run_s=60, eval_s=30)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy version: who speaks, and how it may."""
+
+    name: str
+    url: str
+    sampling: SamplingParams = SamplingParams()
+    settings: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Played:
+    policy: Policy
+    row: dict[str, Any]
+    result: RolloutResult
+
+
+@click.command("demo")
+@click.option("--domain", default=None, help="Show only this domain's demo. [default: all that are installed]")
+@click.option("--runtime", default=None, help="Sandbox runtime by name, `local` for none at all. [default: the best]")
+@click.option("--save", type=click.Path(dir_okay=False, path_type=Path), help="Write the results there, as JSON lines.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
+def command(domain: str | None, runtime: str | None, save: Path | None, as_json: bool) -> None:
+    """A real model, server and sandbox at work, in a minute."""
+    registry = load_registry()
+    began = time.monotonic()
+    with ExitStack() as stack:
+        demos = _chosen(registry, domain)
+        console = err() if as_json else out()
+        policies, spell = _policies(stack, demos, console.print)
+        settings = {"server": {"port": 0}, "sandbox": {} if runtime is None else {"runtime": runtime}}
+        server = stack.enter_context(RunningServer(parse_settings(settings), registry))
+        console.print(f"server     {server.url}, sandboxes by {runtime or 'the best runtime here (prorl doctor)'}")
+        with console.status("rolling out ..."):
+            played = asyncio.run(_play(server.url, demos, policies))
+        if save is not None:
+            save.write_bytes(b"".join(msgspec.json.encode(each.result) + b"\n" for each in played))
+        if as_json:
+            print_json([each.result for each in played])
+            return
+        show_results(console, [(each.policy.name, each.row, each.result) for each in played])
+        for name in dict.fromkeys(each.policy.name for each in played):
+            first = next(each for each in played if each.policy.name == name)
+            show_trajectory(console, name, first.result.trajectory, first.result.reward, spell)
+        show_next_steps(console, time.monotonic() - began)
+
+
+def _chosen(registry: Registry, domain: str | None) -> list[DemoRecord]:
+    demos = [demo for demo in registry.demos.values() if domain in (None, demo.name, demo.domain)]
+    if not demos:
+        known = ", ".join(registry.demos) or "none: pip install prorl-math"
+        raise ConfigError(f"no demo{f' for {domain!r}' if domain else ''}; installed: {known}")
+    return demos
+
+
+def _policies(
+    stack: ExitStack, demos: Sequence[DemoRecord], say: Callable[[str], None]
+) -> tuple[list[Policy], Callable[[int], str]]:
+    """The engines, started, and how one token id is spelled."""
+    policies = []
+    tokenizer: str | None = None
+    if (reason := LlamaEngine.available()) is None:
+        tokenizer = stack.enter_context(LlamaEngine(n_ctx=2048, parallel=2)).url
+        say(f"model      SmolLM2-135M-Instruct under llama.cpp, {tokenizer}")
+        turns = ("max_turns", SMALL_MODEL_TURNS)
+        policies.append(Policy("smollm2-135m", tokenizer, sampling=SMALL_MODEL, settings=(turns,)))
+    else:
+        say(f"model      left out: {reason}")
+    script = stack.enter_context(ScriptedEngine(_script(demos), tokenizer=tokenizer, max_context=4096))
+    say(f"script     a policy that knows the answers, {script.url}")
+    policies.append(Policy("scripted", script.url))
+    return policies, lambda token: str(script.call(script.voice.decode([token])))
+
+
+def _script(demos: Sequence[DemoRecord]) -> Callable[[ScriptedRequest], str]:
+    def policy(request: ScriptedRequest) -> str:
+        for demo in demos:
+            for row in demo.rows:
+                if any(isinstance(text, str) and len(text) > 20 and text in request.prompt for text in row.values()):
+                    return demo.script(row, request.call) or "I have nothing to add."
+        return "I do not know this task."
+
+    return policy
+
+
+async def _play(url: str, demos: Sequence[DemoRecord], policies: Sequence[Policy]) -> list[Played]:
+    played: list[Played] = []
+    async with RolloutClient(url) as server:
+        for policy in policies:
+            await server.clear_llm_server()
+            await server.add_llm_server(BackendSpec(url=policy.url, policy_version=policy.name))
+            work = [(row, _request(demo, row, policy)) for demo in demos for row in demo.rows]
+            results = await asyncio.gather(*(server.process(request) for _, request in work))
+            played += [Played(policy, row, result) for (row, _), result in zip(work, results, strict=True)]
+    return played
+
+
+def _request(demo: DemoRecord, row: dict[str, Any], policy: Policy) -> JobRequest:
+    return JobRequest(
+        domain=demo.domain,
+        instance=row,
+        sampling_params=policy.sampling,
+        settings=dict(policy.settings),
+        budgets=BUDGETS,
+    )

@@ -1,0 +1,99 @@
+"""``prorl doctor`` tries things: what it reports was seen, not assumed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from prorl.api import Probe, RuntimeRecord
+from prorl.cli import doctor
+from prorl.plugins import Registry, discover
+
+
+def by_check(findings):
+    return {finding.check: finding for finding in findings}
+
+
+async def test_this_machine():
+    found = by_check(await doctor.examine(discover()))
+    assert found["python"].state == "ok"
+    assert found["packages"].state == "ok"
+    assert "litestar" in found["packages"].seen
+    assert found["plugin builtin-commands"].state == "ok"
+    assert found["runtime local"].state == "warn"
+    assert "isolation none" in found["runtime local"].seen
+
+
+class Fake:
+    """A runtime by what its probe does."""
+
+    def __init__(self, outcome):
+        self._outcome = outcome
+
+    async def probe(self):
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "words"),
+    [
+        (Probe(runtime="r", works=True, isolation="full", start_ms=12.0), "ok", "started in 12 ms, isolation full"),
+        (Probe(runtime="r", works=False, isolation="full", reason="no user namespaces"), "warn", "no user namespaces"),
+        (Probe(runtime="r", works=True, isolation="none"), "warn", "isolation none"),
+        (OSError("no bwrap"), "fail", "OSError: no bwrap"),
+    ],
+)
+async def test_runtimes(outcome, state, words):
+    record = RuntimeRecord(name="r", factory=lambda: Fake(outcome), summary="s")
+    found = by_check(await doctor.examine(Registry(runtimes={"r": record})))
+    assert found["runtime r"].state == state
+    assert words in f"{found['runtime r'].seen} {found['runtime r'].advice}"
+    assert ("sandbox" in found) == (state != "ok")
+
+
+def test_broken_plugins_fail_with_their_reason(monkeypatch, tmp_path):
+    broken = tmp_path / "prorl_x-1.0.dist-info"
+    broken.mkdir()
+    (broken / "METADATA").write_text("Metadata-Version: 2.1\nName: prorl-x\nVersion: 1.0\n")
+    (broken / "entry_points.txt").write_text("[prorl]\nx = no.such.module\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = CliRunner().invoke(doctor.command, ["--json"], standalone_mode=False)
+    [finding] = [each for each in json.loads(done.stdout) if each["check"] == "plugin x"]
+    assert finding["state"] == "fail"
+    assert "no.such.module" in finding["advice"]
+    assert done.return_value == 1
+
+
+async def test_servers_that_are_not_there():
+    found = by_check(
+        await doctor.examine(discover(), llm_servers=("http://127.0.0.1:1", "nonsense"), server="http://127.0.0.1:1")
+    )
+    for check in ("LLM server http://127.0.0.1:1", "LLM server nonsense", "rollout server http://127.0.0.1:1"):
+        assert found[check].state == "fail"
+        assert found[check].advice
+
+
+def test_a_rollout_server_is_really_asked(server):
+    done = CliRunner().invoke(doctor.command, ["--server", server.url, "--json"], standalone_mode=False)
+    found = {finding["check"]: finding for finding in json.loads(done.stdout)}
+    assert found[f"rollout server {server.url}"]["state"] == "ok"
+    assert found["its LLM servers"]["state"] == "warn"
+
+
+def test_a_server_that_is_no_llm_server(server):
+    done = CliRunner().invoke(doctor.command, ["--llm-server", server.url, "--json"], standalone_mode=False)
+    found = {finding["check"]: finding for finding in json.loads(done.stdout)}
+    assert found[f"LLM server {server.url}"]["state"] == "fail"
+    assert "speaks no known dialect" in found[f"LLM server {server.url}"]["seen"]
+    assert done.return_value == 1
+
+
+def test_the_table_fits_80_columns(server, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    done = CliRunner().invoke(doctor.command, ["--server", server.url], standalone_mode=False)
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+    assert "\x1b" not in done.stdout
+    assert "->" in done.stdout

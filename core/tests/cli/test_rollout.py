@@ -1,0 +1,242 @@
+"""``prorl rollout`` against the real server: scored results, taken up again after whatever stopped it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from prorl.cli.rollout import command
+from prorl.cli.rollout.rows import key_of
+from prorl.wire import RolloutResult
+
+
+@pytest.fixture
+def rows(tmp_path):
+    def write(*instances: dict[str, object]):
+        path = tmp_path / "rows.jsonl"
+        path.write_text("".join(json.dumps({"data_source": "play"} | each) + "\n" for each in instances))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def rollout(tmp_path, server):
+    """The command in this process: ``(exit status, stdout, stderr)``."""
+
+    def run(path, *options: str, url: str = server.url):
+        arguments = [str(path), "--server", url, "--out", str(tmp_path / "out.jsonl"), *options]
+        done = CliRunner().invoke(command, arguments, standalone_mode=False)
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done.return_value, done.stdout, done.stderr
+
+    return run
+
+
+def results(tmp_path) -> list[RolloutResult]:
+    return [
+        msgspec.json.decode(line, type=RolloutResult) for line in (tmp_path / "out.jsonl").read_bytes().splitlines()
+    ]
+
+
+def test_rows_become_scored_results(tmp_path, rows, rollout):
+    path = rows({"reward": 1.0}, {"reward": 0.0}, {"fail": "no such file"})
+    status, out, err = rollout(path, "-n", "2")
+    assert status == 0
+    found = results(tmp_path)
+    assert len({result.job_id for result in found}) == 6
+    assert Counter(result.reward for result in found if result.status == "completed") == {1.0: 2, 0.0: 2}
+    assert sorted(Counter(result.group_id for result in found).values()) == [2, 2, 2]
+    assert "4 completed, 2 failed" in out
+    assert "0.5000 (of 4, 2 masked left out)" in out
+    assert "2 of 4" in out
+    assert "2 x task: play.run raised ValueError: no such file" in out
+    assert "3 rows x 2: 6 rollouts to do" in err
+    assert "\x1b" not in out + err
+
+
+def test_summary_as_json(rows, rollout):
+    status, out, _ = rollout(rows({"reward": 1.0}, {"fail": "x"}), "--json")
+    summary = json.loads(out)
+    assert status == 0
+    assert summary["statuses"] == {"completed": 1, "failed": 1}
+    assert (summary["mean_reward"], summary["masked"], summary["resolved"], summary["fresh"]) == (1.0, 1, 1, 2)
+    assert set(summary["mean_seconds"]) > {"init queued", "run worked", "model"}
+
+
+def test_the_same_again_does_nothing_and_more_samples_do_only_those(tmp_path, rows, rollout):
+    log = tmp_path / "log"
+    path = rows({"reward": 1.0, "log": str(log)}, {"reward": 0.0, "log": str(log)})
+    rollout(path, "-n", "2")
+    status, out, err = rollout(path, "-n", "2", "--json")
+    assert (status, json.loads(out)["fresh"], json.loads(out)["results"]) == (0, 0, 4)
+    assert "0 rollouts to do, 4 already" in err
+    rollout(path, "-n", "3")
+    ran = log.read_text().split()
+    assert len(ran) == len({key_of(job_id) for job_id in ran}) == 6
+    assert len(results(tmp_path)) == 6
+
+
+def test_another_run_is_really_run(tmp_path, rows, rollout):
+    """The server still has the first run's jobs: a second evaluation must not be answered from them."""
+    log = tmp_path / "log"
+    path = rows({"log": str(log)})
+    rollout(path)
+    (tmp_path / "out.jsonl").unlink()
+    rollout(path)
+    assert len(log.read_text().split()) == 2
+
+
+def test_a_torn_line_is_run_again(tmp_path, rows, rollout):
+    path = rows({"reward": 1.0}, {"reward": 0.0})
+    rollout(path)
+    whole = (tmp_path / "out.jsonl").read_bytes()
+    (tmp_path / "out.jsonl").write_bytes(whole[:-20])
+    _, out, err = rollout(path, "--json")
+    assert "1 rollouts to do, 1 already" in err
+    assert json.loads(out)["mean_reward"] == 0.5
+    assert len(results(tmp_path)) == 2
+
+
+def test_settings_of_the_handler(rows, rollout):
+    _, out, _ = rollout(rows({"reward": 1.0}), "--set", "bonus=0.25", "--json")
+    assert json.loads(out)["mean_reward"] == 1.25
+
+
+def test_what_the_server_refuses_is_told_and_tried_again(tmp_path, rows, rollout):
+    path = rows({"reward": 1.0}, {"data_source": "cooking"})
+    status, out, _ = rollout(path)
+    assert status == 1
+    assert "refused by the server" in out
+    assert "no plugin serves the domain 'cooking'" in out
+    assert len(results(tmp_path)) == 1
+    status, out, _ = rollout(path, "--domain", "play")
+    assert status == 0
+
+
+def test_limit_and_concurrency(tmp_path, rows, rollout):
+    path = rows(*({"reward": 1.0, "i": i} for i in range(30)))
+    rollout(path, "--limit", "20", "--concurrency", "3")
+    assert len(results(tmp_path)) == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--temperature", "-1"], "options ask for something impossible"),
+        (["--top-p", "0"], "options ask for something impossible"),
+        (["--run-id", "a.b"], "must not contain a dot"),
+        (["--run-id", "-x"], "options ask for something impossible"),
+        (["--set", "x"], "write NAME=VALUE"),
+    ],
+)
+def test_options_that_cannot_work(rows, rollout, options, words):
+    from prorl.api import ConfigError  # noqa: PLC0415 - only this test needs it
+
+    with pytest.raises(ConfigError, match=words):
+        rollout(rows({"reward": 1.0}), *options)
+
+
+@pytest.fixture
+def process(tmp_path, play_environment):
+    started: list[subprocess.Popen[str]] = []
+
+    def start(path, url: str, *options: str) -> subprocess.Popen[str]:
+        out = str(tmp_path / "out.jsonl")
+        made = subprocess.Popen(
+            [sys.executable, "-m", "prorl", "rollout", str(path), "--server", url, "--out", out, *options],
+            env=play_environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(made)
+        return made
+
+    yield start
+    for each in started:
+        if each.poll() is None:
+            each.kill()
+        each.communicate()
+
+
+def waiting_rows(tmp_path, count: int) -> list[dict[str, object]]:
+    """Half of them end at once, half wait for the gate."""
+    ways = ({}, {"gate": str(tmp_path / "gate")})
+    return [{"reward": 1.0, "i": i, "log": str(tmp_path / "log")} | ways[i % 2] for i in range(count)]
+
+
+def test_no_server(rows, process):
+    done = process(rows({"reward": 1.0}), "http://127.0.0.1:1", "--give-up-s", "0.2")
+    out, err = done.communicate(timeout=100)
+    assert (done.returncode, out) == (2, "")
+    assert "no rollout server answers at http://127.0.0.1:1" in err
+    assert "Traceback" not in err
+
+
+def test_a_server_killed_and_started_again_loses_nothing(tmp_path, rows, process, server_process, until):
+    server_process.start()
+    run = process(rows(*waiting_rows(tmp_path, 12)), server_process.url, "--json")
+    until(lambda: (tmp_path / "out.jsonl").exists() and len(results(tmp_path)) == 6)
+    server_process.kill()
+    (tmp_path / "gate").touch()
+    server_process.start()
+    out, err = run.communicate(timeout=100)
+    assert run.returncode == 0, err
+    assert json.loads(out)["statuses"] == {"completed": 12}
+    assert len({result.job_id for result in results(tmp_path)}) == 12
+
+
+@pytest.mark.parametrize(("how", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_it_cancels_its_jobs_and_can_go_on(tmp_path, rows, process, server_process, until, how, status):
+    server_process.start()
+    path = rows(*waiting_rows(tmp_path, 10))
+    run = process(path, server_process.url)
+    until(lambda: (tmp_path / "out.jsonl").exists() and len(results(tmp_path)) == 5)
+    run.send_signal(how)
+    _, err = run.communicate(timeout=100)
+    assert run.returncode == status
+    assert "Traceback" not in err
+    until(lambda: server_process.jobs().get("cancelled") == 5)
+    (tmp_path / "gate").touch()
+    again = process(path, server_process.url, "--json")
+    out, err = again.communicate(timeout=100)
+    assert again.returncode == 0, err
+    assert json.loads(out)["fresh"] == 5
+    assert json.loads(out)["statuses"] == {"completed": 10}
+
+
+def test_a_killed_run_with_a_run_id_attaches_to_its_jobs(tmp_path, rows, process, server_process, until):
+    server_process.start()
+    path = rows(*waiting_rows(tmp_path, 6))
+    run = process(path, server_process.url, "--run-id", "mine")
+    until(lambda: (tmp_path / "log").exists() and len((tmp_path / "log").read_text().split()) == 6)
+    until(lambda: len(results(tmp_path)) == 3)
+    run.kill()
+    run.communicate(timeout=100)
+    again = process(path, server_process.url, "--run-id", "mine", "--json")
+    (tmp_path / "gate").touch()
+    out, err = again.communicate(timeout=100)
+    assert again.returncode == 0, err
+    assert json.loads(out)["statuses"] == {"completed": 6}
+    assert len((tmp_path / "log").read_text().split()) == 6
+
+
+def test_a_job_cancelled_by_somebody_is_not_a_result(tmp_path, rows, process, server_process, until):
+    import httpx  # noqa: PLC0415 - only this test needs it
+
+    server_process.start()
+    run = process(rows({"gate": str(tmp_path / "gate")}), server_process.url)
+    until(lambda: server_process.jobs().get("running") == 1)
+    httpx.post(f"{server_process.url}/cancel", json={"all": True}).raise_for_status()
+    out, _ = run.communicate(timeout=100)
+    assert run.returncode == 1
+    assert "cancelled on the server" in out
+    assert results(tmp_path) == []
