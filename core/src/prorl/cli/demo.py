@@ -31,7 +31,8 @@ from prorl.testing.scripted import ScriptedEngine, ScriptedRequest
 from prorl.wire import BackendSpec, Budgets, JobRequest, RolloutResult, SamplingParams
 
 # A 135M-parameter model rarely ends by itself: short replies keep the demo inside its minute.
-SMALL_MODEL = SamplingParams(max_tokens=160, seed=1)
+PLAIN = SamplingParams()
+SMALL_MODEL = SamplingParams(max_tokens=96, seed=1)
 SMALL_MODEL_TURNS = 2
 BUDGETS = Budgets(init_s=60, run_s=60, eval_s=30)
 
@@ -42,7 +43,7 @@ class Policy:
 
     name: str
     url: str
-    sampling: SamplingParams = SamplingParams()
+    sampling: SamplingParams = PLAIN
     settings: tuple[tuple[str, Any], ...] = ()
 
 

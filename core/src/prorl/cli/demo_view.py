@@ -11,23 +11,23 @@ from rich.markup import escape
 from prorl.cli.console import table
 from prorl.wire import RolloutResult, Trajectory, Turn
 
-_HEAD, _TAIL = 5, 3
+_HEAD, _TAIL = 4, 2
 _EXCERPT = 300
 
 
 def show_results(console: Console, played: Sequence[tuple[str, dict[str, Any], RolloutResult]]) -> None:
-    rows = table("policy", "task", "reward", "turns", "tools", "sampled", "seconds", "verdict")
+    rows = table("policy", "task", "reward", "turns", "tools", "tokens", "s", "verdict")
     for policy, row, result in played:
         sampled = sum(sum(segment.loss_mask) for segment in result.trajectory.segments)
         colour = "green" if result.reward > 0 else "red"
         rows.add_row(
             policy,
-            escape(_short(str(next(iter(row.values()), "")), 40)),
+            escape(_short(str(next(iter(row.values()), "")), 20)),
             f"[{colour}]{result.reward:.1f}[/]",
             str(sum(turn.role == "assistant" for turn in result.trajectory.turns)),
             str(result.metrics.get("tool_calls", 0)),
             str(sampled),
-            f"{result.timing.total_s:.1f}",
+            f"{result.timing.total_s:.0f}",
             escape(_verdict(result)),
         )
     console.print()

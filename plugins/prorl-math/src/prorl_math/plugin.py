@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from prorl.api import HandlerRecord, hookimpl
+from prorl.api import DemoRecord, HandlerRecord, hookimpl
 
+from prorl_math import demo
 from prorl_math.handler import MathHandler
 from prorl_math.settings import MathSettings
 
@@ -37,3 +38,8 @@ def prorl_agent_handlers() -> list[HandlerRecord]:
             settings=MathSettings,
         )
     ]
+
+
+@hookimpl
+def prorl_demos() -> list[DemoRecord]:
+    return [demo.record()]
