@@ -137,11 +137,10 @@ async def test_the_date_is_one_moment_for_a_whole_trajectory(kit):
 
 
 async def test_a_prompt_that_opens_thinking(kit):
-    chat = kit.chat(kit.lease("thinking", await kit.said("Hmm, 42", finish="length"), await kit.said("</think>42")))
+    parts = [await kit.said(text, finish="length") for text in ("Hmm,", " seven", " is</think>42", " it is")]
+    chat = kit.chat(kit.lease("thinking", *parts))
     await chat.open([USER])
-    cut = await chat.reply()
-    assert cut.answer == ""
-    assert (await chat.reply()).answer == "42"
+    assert [(await chat.reply()).answer for _ in parts] == ["", "", "42", "it is"]
 
 
 async def test_switches_reach_the_template(kit):

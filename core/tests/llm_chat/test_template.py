@@ -4,6 +4,9 @@ import pytest
 from prorl.api import Message, ModelFault, TaskFault
 from prorl.llm.rendering import Renderer
 from prorl.llm.template import ChatTemplate, TemplateRefusal
+from prorl.llm.tokenizers import LocalTokenizer
+from prorl.testing.bytebpe import build_tokenizer
+from tokenizers import AddedToken
 
 USER = Message(role="user", content="Hi")
 CHATML = (
@@ -104,6 +107,20 @@ def test_extras_of_transformers(kit):
         "{% for x in [1, 2] %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% endfor %}{{ strftime_now('%Y') }}"
     )
     assert ChatTemplate(source).render([], now=kit.now) == '{"a": "<é>"}12026'
+
+
+async def test_control_tokens_that_swallow_the_space_after_them(kit):
+    """As Phi's do: what follows them must be encoded with them, as it was when the model was trained."""
+    encoder = build_tokenizer()
+    encoder.add_special_tokens([AddedToken("<|done|>", special=True, rstrip=True, normalized=False)])
+    tokenizer = LocalTokenizer(encoder.to_str().encode(), source="x")
+    source = CHATML.replace("BODY", "m.content").replace("<|im_end|>", "<|done|>")
+    renderer = await Renderer.create(ChatTemplate(source), tokenizer)
+    prompt = await renderer.prompt([USER, USER], now=kit.now)
+    assert prompt.ids == await tokenizer.encode(prompt.text, special=True)
+    rendered = await renderer.between([USER], previous_ended_with=None, now=kit.now)
+    assert rendered.ids == await tokenizer.encode(rendered.text, special=True)
+    assert rendered.text.startswith("<|done|>\n<|im_start|>")
 
 
 async def test_plain_text_that_looks_like_markup_stays_text(kit):

@@ -66,8 +66,7 @@ class RendererCache:
 
     def __init__(self, variables: dict[str, Any] | None = None) -> None:
         self._variables = variables or {}
-        self._renderers: dict[tuple[str, str], Renderer] = {}
-        self._lock = asyncio.Lock()
+        self._renderers: dict[tuple[str, str], asyncio.Task[Renderer]] = {}
 
     async def get(self, backend: ChatBackend) -> Renderer:
         """Raises ``ModelFault`` when the backend's template or tokenizer cannot be used."""
@@ -81,11 +80,11 @@ class RendererCache:
                 code="template",
             )
         key = (tokenizer.digest, source)
-        async with self._lock:
-            if key not in self._renderers:
-                template = ChatTemplate(source, variables={**special, **self._variables})
-                self._renderers[key] = await Renderer.create(template, tokenizer)
-            return self._renderers[key]
+        task = self._renderers.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            template = ChatTemplate(source, variables={**special, **self._variables})
+            task = self._renderers[key] = asyncio.ensure_future(Renderer.create(template, tokenizer))
+        return await asyncio.shield(task)  # others wait for the same one
 
 
 class ChatSession:

@@ -128,18 +128,26 @@ class Renderer:
         if lost:
             raise TaskFault(f"the chat template leaves out the message of role {lost[0]}", code="template")
         if between:
-            pieces = (await self._after_reply(pieces, slot=1))[2]
-        return Shape(tuple(await self._scaffolder.build(pieces)), text.rstrip().endswith("<think>"))
+            end, *runs = await self._scaffolder.build((await self._close_of_reply(pieces, slot=1))[1])
+            # Encoded with the token that closes the reply, which may swallow the space after it, and then without it.
+            if end.ids[:1] != (self.end_of_turn,):
+                raise ModelFault("the chat template closes replies in more than one way", code="template")
+            end = Run(end.text.removeprefix(self.end_of_turn_text), end.ids[1:])
+            runs = [end, *runs] if end.ids else runs
+        else:
+            runs = await self._scaffolder.build(pieces)
+        return Shape(tuple(runs), text.rstrip().endswith("<think>"))
 
-    async def _after_reply(self, pieces: list[Piece], *, slot: int) -> tuple[int, str, list[Piece]]:
-        """The first control token after the reply that stands in ``slot``: its id, text, and the pieces after it."""
+    async def _close_of_reply(self, pieces: list[Piece], *, slot: int) -> tuple[str, list[Piece]]:
+        """The first control token after the reply that stands in ``slot``, and the pieces from there on."""
         at = next((i for i, piece in enumerate(pieces) if isinstance(piece, Slot) and piece.index == slot), len(pieces))
         tail = pieces[at + 1 :]
-        found = await self._scaffolder.first_control(tail[0]) if tail and isinstance(tail[0], str) else None
+        head = tail[0] if tail and isinstance(tail[0], str) else ""
+        found = await self._scaffolder.first_control(head)
         if found is None:
             raise ModelFault("the chat template does not close a reply with a token of its own", code="template")
-        token_id, text, rest = found
-        return token_id, text, [rest, *tail[1:]]
+        token, start = found
+        return token, [head[start:], *tail[1:]]
 
     async def _find_end_of_turn(self) -> tuple[int, str]:
         outline = _Outline(self.tool_format, wrap_tools=True)
@@ -152,8 +160,8 @@ class Renderer:
         pieces, missing = cut(text, outline.probes)
         if missing:
             raise ModelFault("the chat template leaves out messages of a plain conversation", code="template")
-        token_id, token, _ = await self._after_reply(pieces, slot=1)
-        return token_id, token
+        token, _ = await self._close_of_reply(pieces, slot=1)
+        return (await self.tokenizer.encode(token, special=True))[0], token
 
     async def _check_tokenizer(self) -> None:
         encode, decode = self.tokenizer.encode, self.tokenizer.decode

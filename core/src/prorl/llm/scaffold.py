@@ -110,11 +110,11 @@ class Scaffolder:
             self._controls[text] = special[0] if special != plain else None
         return self._controls[text]
 
-    async def first_control(self, text: str) -> tuple[int, str, str] | None:
-        """The first control token in a scaffold text: its id, its text, and what follows it."""
+    async def first_control(self, text: str) -> tuple[str, int] | None:
+        """The first control token in a scaffold text, and where it begins."""
         for match in _MARKUP.finditer(text):
-            if (token_id := await self.control(match[0])) is not None:
-                return token_id, match[0], text[match.end() :]
+            if await self.control(match[0]) is not None:
+                return match[0], match.start()
         return None
 
     async def build(self, pieces: Sequence[Piece]) -> list[Run]:
