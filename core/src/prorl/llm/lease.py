@@ -100,15 +100,15 @@ class Lease:
             backend.slots.release()
 
     async def _find(self, avoid: set[str]) -> Backend:
-        if (backend := self._place(avoid)) is not None:
+        if (backend := self._place(avoid, patient=self._wait_s > 0)) is not None:
             return backend
         with self._hold():
             return await self._wait(avoid)
 
-    def _place(self, avoid: set[str]) -> Backend | None:
+    def _place(self, avoid: set[str], *, patient: bool) -> Backend | None:
         if self._backend is None or not self._pool.usable(self._backend):
             last = None if self._backend is None else self._backend.url
-            found = self._pool.assign(last, avoid)
+            found = self._pool.assign(last, avoid, patient=patient)
             if found is None:
                 return None
             self._backend = found
@@ -120,10 +120,10 @@ class Lease:
         with self._pool.counted_waiting():
             while True:
                 changed, paused, since = self._pool.changed(), self._pool.paused, clock()
-                if (backend := self._place(avoid)) is not None:
-                    return backend
                 left = (self._pool.settings.pause_s if paused else self._wait_s) - waited[paused]
-                if left <= 0:
+                if (backend := self._place(avoid, patient=left > 0)) is not None:
+                    return backend
+                if left <= 0 or self._pool.closed:
                     raise self._pool.nobody(waited[paused])
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left):

@@ -41,19 +41,21 @@ class BackendPool:
         self._retired: set[Backend] = set()
         self._heap = TaskHeap()
         self._clears = 0
+        self._cleared: set[str] = set()
+        self._settled_at: float | None = None
         self._version = "0"
         self._waiting = 0
-        self._closed = False
+        self.closed = False
         self._changed = asyncio.Event()
 
     # --- what a trainer does -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        self._closed = False
+        self.closed = False
 
     async def close(self) -> None:
         """Ends every call and every watcher. Waiting leases fail."""
-        self._closed = True
+        self.closed = True
         watchers = list(self._watchers.values())
         backends = [*self._backends.values(), *self._retired]
         self._remove(list(self._backends))
@@ -72,7 +74,7 @@ class BackendPool:
         spec = msgspec.structs.replace(spec, url=spec.url.rstrip("/"))
         self._require_open()
         connection = await self._connector.connect(spec)
-        if self._closed:
+        if self.closed:
             await connection.client.aclose()
             self._require_open()
         self._version = spec.policy_version if spec.policy_version is not None else str(self._clears)
@@ -88,6 +90,7 @@ class BackendPool:
         self._backends[spec.url] = backend
         self._heap.join(backend)
         self._watchers[spec.url] = asyncio.create_task(self._watch(backend), name=f"watch {spec.url}")
+        self._settle()
         self._notify()
         return backend.status()
 
@@ -104,6 +107,7 @@ class BackendPool:
         if not chosen:
             self._clears += 1
             self._version = str(self._clears)
+            self._cleared, self._settled_at = set(self._backends), None
         self._remove(chosen or list(self._backends))
         return self.status()
 
@@ -133,13 +137,18 @@ class BackendPool:
     def usable(self, backend: Backend) -> bool:
         return not self.paused and backend.healthy and self._backends.get(backend.url) is backend
 
-    def assign(self, last: str | None, avoid: Collection[str]) -> Backend | None:
-        """Count one task for a backend: for the one at the task's last address if it is there, else for the least."""
+    def assign(self, last: str | None, avoid: Collection[str], *, patient: bool) -> Backend | None:
+        """Count one task for a backend: for the one at the task's last address if it is there, else for the least.
+
+        ``patient`` tasks get ``None`` for as long as their address, just cleared, may still come back.
+        """
         if self.paused:
             return None
         if last is not None and last not in avoid and (known := self._backends.get(last)) and known in self._heap:
             self._heap.assign(known)
             return known
+        if patient and last in self._cleared and last not in self._backends and self._settling():
+            return None
         return self._heap.take(avoid)
 
     def set_aside(self, backend: Backend, reason: str) -> None:
@@ -166,7 +175,7 @@ class BackendPool:
     def nobody(self, waited: float) -> ModelFault:
         """Why there is nothing to call, and what to do about it."""
         after = f" after {waited:.0f} s" if waited else ""
-        if self._closed:
+        if self.closed:
             return ModelFault("the LLM pool is closed", code="no_backend")
         if self.paused:
             return ModelFault(f"the LLM pool is still paused{after}: resume it", code="paused")
@@ -178,7 +187,7 @@ class BackendPool:
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _require_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise ConfigError("the LLM pool is closed: POST /start first")
 
     def _remove(self, urls: Collection[str]) -> None:
@@ -189,6 +198,16 @@ class BackendPool:
                 self._watchers.pop(url).cancel()
                 self._retired.add(backend)
                 backend.retire()
+
+    def _settle(self) -> None:
+        """The first server after a ``clear`` is here: give the others time."""
+        if self._settled_at is None and self._cleared:
+            loop = asyncio.get_running_loop()
+            self._settled_at = loop.time() + self.settings.settle_s
+            loop.call_at(self._settled_at, self._notify)
+
+    def _settling(self) -> bool:
+        return self._settled_at is None or asyncio.get_running_loop().time() < self._settled_at
 
     def _notify(self) -> None:
         self._changed.set()

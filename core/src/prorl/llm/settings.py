@@ -15,6 +15,8 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     ``wait_s``: how long a model call waits for an LLM server unless its job says otherwise (0: not at all).
     ``pause_s``: how long a paused pool may hold a call before it fails.
+    ``settle_s``: after a ``clear`` servers come back one by one; from the first on, a running task waits this long for
+    its own before it takes another, so that not all of them crowd onto the first.
     ``attempts``: on how many servers one call is tried when they are unreachable or answer with a server error.
     ``concurrency``: calls in flight per server; more wait in front of the HTTP client, whose own queue is slow.
     ``keepalive_s``: idle connections are dropped after this; must be less than the server's (5 s at vLLM, llama.cpp).
@@ -26,6 +28,7 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     wait_s: Annotated[float, msgspec.Meta(ge=0.0, le=86_400.0)] = 60.0
     pause_s: Seconds = 1800.0
+    settle_s: Seconds = 2.0
     attempts: Count = 4
     concurrency: Count = 256
     keepalive_s: Seconds = 2.0
