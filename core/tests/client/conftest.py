@@ -40,6 +40,7 @@ class Peer:
         self._called = asyncio.Condition()
         self.script: dict[str, list[Answer]] = {}
         self.most_at_once = 0
+        self.connections = 0
         self.port = 0
         self._at_once = 0
         self._server: asyncio.Server | None = None
@@ -73,6 +74,7 @@ class Peer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
+        self.connections += 1
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")

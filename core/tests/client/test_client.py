@@ -136,6 +136,25 @@ async def test_concurrency_is_bounded_in_front_of_http(peer, client, ways):
     assert peer.most_at_once == 4
 
 
+async def test_connections_are_used_again(peer, client, ways):
+    peer.on("/process", ways.result)
+    for _ in range(5):
+        await asyncio.gather(*(client.process(REQUEST) for _ in range(8)))
+    assert peer.connections <= 4
+
+
+async def test_a_cancelled_call_leaves_its_place_to_the_next(peer, client, ways):
+    peer.on("/process", *[ways.freezes] * 8, ways.result)
+    peer.on("/health", ways.replies(HEALTHY))
+    for batch in (1, 2):
+        calls = [asyncio.create_task(client.process(REQUEST)) for _ in range(4)]
+        await peer.received("/process", 4 * batch)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+    assert (await client.process(REQUEST)).status == "completed"
+
+
 async def test_short_calls_do_not_queue_behind_rollouts(peer, client, ways):
     peer.on("/process", ways.freezes)
     peer.on("/health", ways.replies(HEALTHY))

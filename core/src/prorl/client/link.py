@@ -1,6 +1,6 @@
 """One server's HTTP: requests out, typed answers or :class:`ServiceError` in.
 
-The number of calls in flight is bounded *before* httpx, whose connection pool grows slow with what waits in it.
+The number of rollouts in flight is bounded *before* httpx; short calls are not bounded, and never wait behind them.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import ssl
 import time
 from collections.abc import Mapping
 from typing import TypeVar
@@ -16,6 +17,7 @@ import httpx
 import msgspec
 
 from prorl.client.errors import ServerUnreachable, ServiceError
+from prorl.client.lanes import Lanes
 from prorl.wire.service import Problem
 
 T = TypeVar("T")
@@ -31,7 +33,6 @@ _IDLE_S = 30.0  # shorter than any server's keep-alive: the side that sends must
 
 class Link:
     def __init__(self, url: str, *, concurrency: int, timeout_s: float, transport: httpx.AsyncBaseTransport | None):
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=concurrency, keepalive_expiry=_IDLE_S)
         self.url = url.rstrip("/")
         self.slots = asyncio.Semaphore(concurrency)
         self._timeout_s = timeout_s
@@ -40,7 +41,7 @@ class Link:
             timeout=httpx.Timeout(timeout_s),
             # A cluster's proxy settings are for the world outside; rollout servers are inside.
             trust_env=False,
-            transport=transport or httpx.AsyncHTTPTransport(limits=limits, socket_options=_KEEP_ALIVE, trust_env=False),
+            transport=transport or _lanes(),
         )
 
     async def call(
@@ -71,6 +72,14 @@ class Link:
                 return await self.call(method, path, answer, body=body)
             except httpx.TransportError as error:
                 await patience.spend(error)
+
+
+def _lanes() -> Lanes:
+    trust = ssl.create_default_context()  # once: making one takes longer than a call
+    limits = httpx.Limits(max_connections=1, keepalive_expiry=_IDLE_S)
+    return Lanes(
+        lambda: httpx.AsyncHTTPTransport(verify=trust, limits=limits, socket_options=_KEEP_ALIVE, trust_env=False)
+    )
 
 
 class Patience:
