@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from prorl.api import Probe, RuntimeRecord
 from prorl.cli import doctor
 from prorl.plugins import Registry, discover
+from prorl.testing.scripted import ScriptedEngine
 
 
 def by_check(findings):
@@ -81,6 +82,15 @@ def test_a_rollout_server_is_really_asked(server):
     found = {finding["check"]: finding for finding in json.loads(done.stdout)}
     assert found[f"rollout server {server.url}"]["state"] == "ok"
     assert found["its LLM servers"]["state"] == "warn"
+
+
+def test_an_llm_server_is_really_asked():
+    with ScriptedEngine(lambda request: "hello", model="tiny") as engine:
+        done = CliRunner().invoke(doctor.command, ["--llm-server", engine.url, "--json"], standalone_mode=False)
+    found = {finding["check"]: finding for finding in json.loads(done.stdout)}
+    assert found[f"LLM server {engine.url}"]["state"] == "ok"
+    assert "vllm" in found[f"LLM server {engine.url}"]["seen"]
+    assert "model tiny" in found[f"LLM server {engine.url}"]["seen"]
 
 
 def test_a_server_that_is_no_llm_server(server):

@@ -8,11 +8,15 @@ import subprocess
 import sys
 from collections import Counter
 
+import httpx
 import msgspec
 import pytest
 from click.testing import CliRunner
+from prorl.api import ConfigError
 from prorl.cli.rollout import command
 from prorl.cli.rollout.rows import key_of
+from prorl.client import BlockingClient
+from prorl.testing.scripted import ScriptedEngine
 from prorl.wire import RolloutResult
 
 
@@ -69,6 +73,19 @@ def test_summary_as_json(rows, rollout):
     assert summary["statuses"] == {"completed": 1, "failed": 1}
     assert (summary["mean_reward"], summary["masked"], summary["resolved"], summary["fresh"]) == (1.0, 1, 1, 2)
     assert set(summary["mean_seconds"]) > {"init queued", "run worked", "model"}
+
+
+def test_tokens_are_counted(tmp_path, rows, rollout, server):
+    with ScriptedEngine(lambda request: "hello there") as engine, BlockingClient(server.url) as client:
+        client.add_llm_server(engine.url)
+        status, out, _ = rollout(rows({"ask": "who?"}, {"ask": "why?"}), "-n", "2", "--max-tokens", "3", "--json")
+    summary, found = json.loads(out), results(tmp_path)
+    assert status == 0
+    assert summary["statuses"] == {"completed": 4}, found[0].error
+    assert summary["sampled_tokens"] == 4 * 3
+    assert summary["other_tokens"] == sum(len(result.trajectory.segments[0].tokens) - 3 for result in found) > 0
+    assert summary["sampled_tokens_per_s"] > 0
+    assert summary["mean_seconds"]["model"] > 0
 
 
 def test_the_same_again_does_nothing_and_more_samples_do_only_those(tmp_path, rows, rollout):
@@ -138,8 +155,6 @@ def test_limit_and_concurrency(tmp_path, rows, rollout):
     ],
 )
 def test_options_that_cannot_work(rows, rollout, options, words):
-    from prorl.api import ConfigError  # noqa: PLC0415 - only this test needs it
-
     with pytest.raises(ConfigError, match=words):
         rollout(rows({"reward": 1.0}), *options)
 
@@ -230,8 +245,6 @@ def test_a_killed_run_with_a_run_id_attaches_to_its_jobs(tmp_path, rows, process
 
 
 def test_a_job_cancelled_by_somebody_is_not_a_result(tmp_path, rows, process, server_process, until):
-    import httpx  # noqa: PLC0415 - only this test needs it
-
     server_process.start()
     run = process(rows({"gate": str(tmp_path / "gate")}), server_process.url)
     until(lambda: server_process.jobs().get("running") == 1)

