@@ -1,0 +1,49 @@
+"""Real engines, one start per test run, and what every dialect is asked in the same way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+
+import httpx
+import pytest
+from prorl.llm.plugin import prorl_llm_dialects
+from prorl.llm.pool import BackendPool, PoolSettings
+from prorl.testing.engines import LlamaEngine
+
+
+@pytest.fixture(scope="session")
+def llama() -> Iterator[LlamaEngine]:
+    if (reason := LlamaEngine.available()) is not None:
+        pytest.skip(reason)
+    with LlamaEngine(n_ctx=512, parallel=4) as engine:
+        yield engine
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(timeout=None) as client:
+        yield client
+
+
+@pytest.fixture
+async def make_pool() -> AsyncIterator[Callable[..., BackendPool]]:
+    async with AsyncExitStack() as stack:
+
+        def make(**changes: object) -> BackendPool:
+            pool = BackendPool({record.name: record for record in prorl_llm_dialects()}, PoolSettings(**changes))
+            stack.push_async_callback(pool.close)
+            return pool
+
+        yield make
+
+
+@pytest.fixture
+def eventually() -> Callable[..., object]:
+    async def wait(condition: Callable[[], object], within: float = 60.0) -> None:
+        async with asyncio.timeout(within):
+            while not await condition():
+                await asyncio.sleep(0.05)
+
+    return wait
