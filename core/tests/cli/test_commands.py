@@ -85,8 +85,14 @@ def test_usage_errors(prorl, arguments):
     done = prorl(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "Error:" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.endswith("--help`)\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_no_command_is_help(prorl):
+    assert prorl().stdout == prorl("--help").stdout
+    assert prorl().returncode == 0
 
 
 def test_plugins_table_fits_80_columns(prorl):

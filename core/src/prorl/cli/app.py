@@ -44,40 +44,47 @@ class PluginGroup(click.Group):
             formatter.write_dl(rows)
 
 
-@click.group(cls=PluginGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=PluginGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version(), "-V", "--version", prog_name="prorl")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-def cli(debug: bool) -> None:
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Rollouts of LLM agents as a service."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit status and prints every error."""
-    debug = "--debug" in arguments
+    status: object
     try:
-        status = cli.main(args=list(arguments), prog_name="prorl", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return _report(None, debug, status=2)
+        # --debug counts wherever it stands: people add it at the end of the line that failed.
+        status = cli.main([each for each in arguments if each != "--debug"], prog_name="prorl", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
-        return INTERRUPTED
+        status = INTERRUPTED
     except BrokenPipeError:  # `prorl ... | head`: nobody reads on, which is no error of ours
         sys.stderr.close()
-        return 1
-    except (ProrlError, ClientError) as error:
-        return _report(str(error), debug, status=2)
+        status = 1
     except Exception as error:
-        return _report(f"{type(error).__name__}: {error} (an error of prorl: --debug shows where)", debug, status=1)
+        if "--debug" in arguments:
+            traceback.print_exc()
+        status, message = _explain(error)
+        click.echo(f"Error: {' '.join(message.split())}", err=True)
     return status if isinstance(status, int) else 0
 
 
-def _report(message: str | None, debug: bool, *, status: int) -> int:
-    if debug:
-        traceback.print_exc()
-    if message is not None:
-        click.echo(f"Error: {' '.join(message.split())}", err=True)
-    return status
+def _explain(error: Exception) -> tuple[int, str]:
+    match error:
+        case click.UsageError():
+            where = error.ctx.command_path if error.ctx is not None else "prorl"
+            return 2, f"{error.format_message()} (see `{where} --help`)"
+        case click.ClickException():
+            return 2, error.format_message()
+        case ProrlError() | ClientError():
+            return 2, str(error)
+        case _:
+            return 1, f"{type(error).__name__}: {error} (an error of prorl: --debug shows where)"
 
 
 def _registry(ctx: click.Context) -> Registry:

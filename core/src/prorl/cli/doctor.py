@@ -144,7 +144,10 @@ async def _runtime(record: RuntimeRecord) -> Finding:
         return Finding(check=check, state="warn", seen="does not work here", advice=probe.reason)
     took = f" in {probe.start_ms:.0f} ms" if probe.start_ms is not None else ""
     seen = f"started{took}, isolation {probe.isolation}, {probe.version or 'no version'}"
-    lacks = "; ".join(f"{name}: {why}" for name, why in probe.why_not.items())
+    reasons: dict[str, list[str]] = {}
+    for name, why in probe.why_not.items():
+        reasons.setdefault(why, []).append(name)
+    lacks = "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
     if probe.isolation == "none":
         return Finding(check=check, state="warn", seen=seen, advice=lacks or "what runs in it can touch this machine")
     return Finding(check=check, state="ok", seen=seen, advice=lacks or None)
