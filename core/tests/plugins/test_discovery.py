@@ -6,10 +6,12 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import get_args
 
 import pytest
-from prorl.api import ConfigError
+from prorl.api import ConfigError, Record, hookspecs
 from prorl.plugins import Registry, discover
+from prorl.plugins.checks import RECORD_OF_HOOK
 from prorl.wire import PluginReport
 
 DATA = Path(__file__).parent.parent / "data" / "plugins"
@@ -18,6 +20,13 @@ DATA = Path(__file__).parent.parent / "data" / "plugins"
 def report_of(registry: Registry, name: str) -> PluginReport:
     [report] = [report for report in registry.reports if report.name == name]
     return report
+
+
+def test_every_hook_has_its_kind_of_record():
+    """A hook that was added to the contract alone would be called, and then nobody could check its answer."""
+    hooks = {name for name in vars(hookspecs) if name.startswith("prorl_")}
+    assert set(RECORD_OF_HOOK) == hooks
+    assert set(get_args(Record)) == set(RECORD_OF_HOOK.values())
 
 
 def test_a_good_plugin(discovered):

@@ -65,9 +65,12 @@ def _each_once(distributions: Iterable[metadata.Distribution]) -> Iterator[metad
     """By name; of several copies the first on the path is the one that would be imported."""
     found: dict[str, metadata.Distribution] = {}
     for distribution in distributions:
-        name = distribution.metadata["Name"]
-        if name:  # a half-removed distribution leaves a folder without metadata behind
-            found.setdefault(canonicalize_name(name), distribution)
+        try:
+            about = distribution.metadata
+        except FileNotFoundError:
+            continue
+        if "Name" in about:  # a half-removed distribution leaves a folder without metadata behind
+            found.setdefault(canonicalize_name(about["Name"]), distribution)
     return (found[name] for name in sorted(found))
 
 
