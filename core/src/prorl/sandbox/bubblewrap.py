@@ -93,7 +93,7 @@ class Bubblewrap:
             ours.close()
             os.close(info)
             if child:
-                await _end(child, None)
+                await self._end(child, None)
             raise
         init = _open_init(info)
         child.close_stderr()
@@ -102,8 +102,26 @@ class Bubblewrap:
             runtime=self.name,
             workdir=spec.workdir,
             channel=channel,
-            kill=lambda: _end(child, init),
+            kill=lambda: self._end(child, init),
         )
+
+    async def _end(self, child: Child, init: int | None) -> None:
+        """End init, and with it all that is inside; then bwrap, whose own exit says that init was reaped.
+
+        A method, so that a living sandbox holds its runtime and with it the thread that must not end.
+        """
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT):
+                if init is not None:
+                    await kill_and_wait(init)
+                else:
+                    child.kill()
+                await child.wait()
+        except TimeoutError:
+            child.kill()
+            await child.wait()
+        finally:
+            child.close_stderr()
 
     def _uid(self, spec: SandboxSpec) -> int:
         if self._root:
@@ -145,9 +163,8 @@ class Bubblewrap:
             yield from ("--symlink", target, path) if target else ("--ro-bind", path, path)
         for path in host.etc_binds(spec.network):
             yield from ("--ro-bind", path, path)
-        users, groups = host.passwd(uid, uid, HOME)
-        for content, path in ((users, "/etc/passwd"), (groups, "/etc/group"), (host.HOSTS.encode(), "/etc/hosts")):
-            yield from ("--perms", "0444", "--ro-bind-data", str(fds.data(content)), path)
+        for path, content in host.etc_files(uid, uid, HOME).items():
+            yield from ("--perms", "0444", "--ro-bind-data", str(fds.data(content.encode())), path)
         for path in ("/tmp", "/dev/shm"):  # noqa: S108
             yield from ("--perms", "1777", *size, "--tmpfs", path)
         yield from _directories(spec.workdir)
@@ -259,19 +276,3 @@ def _open_init(info: int) -> int | None:
         return os.pidfd_open(pid) if isinstance(pid, int) else None
     except ProcessLookupError:
         return None
-
-
-async def _end(child: Child, init: int | None) -> None:
-    """End init, and with it all that is inside; then bwrap, whose own exit says that init was reaped."""
-    try:
-        async with asyncio.timeout(STOP_TIMEOUT):
-            if init is not None:
-                await kill_and_wait(init)
-            else:
-                child.kill()
-            await child.wait()
-    except TimeoutError:
-        child.kill()
-        await child.wait()
-    finally:
-        child.close_stderr()

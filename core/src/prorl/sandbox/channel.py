@@ -104,8 +104,8 @@ class Channel:
         except TimeoutError:
             message = f"the action server did not end {action} within {timeout + ANSWER_MARGIN:g} s"
             raise self._fail(message, "no_answer") from None
-        except ProtocolError as error:
-            return ActionResult(outcome="error", error=f"the request is too large for the sandbox: {error}")
+        except (ProtocolError, UnicodeEncodeError) as error:
+            return ActionResult(outcome="error", error=f"the request cannot be sent to the sandbox: {error}")
         except OSError as error:
             raise self._fail(f"the connection to the sandbox broke: {_text(error)}") from error
         finally:
@@ -116,9 +116,11 @@ class Channel:
                 pending.future.exception()  # seen, so that asyncio does not report it
 
     async def bye(self) -> None:
-        """Ask the server to end everything and to exit."""
+        """Ask the server to end everything and to exit. Actions under way fail as stopped."""
+        self._writer.write(frames.pack(frames.BYE, 0))
+        self._fail("the sandbox was stopped", "stopped")
         with contextlib.suppress(OSError):
-            await self._send(frames.BYE, 0, None)
+            await self._writer.drain()
 
     async def ended(self) -> None:
         """Wait until the server has closed its end."""

@@ -13,6 +13,7 @@ TOP_LEVEL = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 FROM_ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime")
 NETWORK_ETC = ("resolv.conf", "ssl", "ca-certificates", "pki")
 HOSTS = "127.0.0.1 localhost\n::1 localhost\n"
+NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\n"  # without one glibc asks a name server for localhost
 
 
 def root_binds() -> list[tuple[str, str | None]]:
@@ -32,10 +33,15 @@ def etc_binds(network: bool) -> list[str]:
     return [str(path) for name in names if (path := Path("/etc", name)).exists()]
 
 
-def passwd(uid: int, gid: int, home: str) -> tuple[bytes, bytes]:
-    """Contents of /etc/passwd and /etc/group for one user, called ``agent`` (``root`` where it plays root)."""
+def etc_files(uid: int, gid: int, home: str) -> dict[str, str]:
+    """A minimal /etc by path, with one user, called ``agent`` (``root`` where it plays root)."""
     name = "agent" if uid else "root"
-    return f"{name}:x:{uid}:{gid}::{home}:/bin/bash\n".encode(), f"{name}:x:{gid}:\n".encode()
+    return {
+        "/etc/passwd": f"{name}:x:{uid}:{gid}::{home}:/bin/bash\n",
+        "/etc/group": f"{name}:x:{gid}:\n",
+        "/etc/hosts": HOSTS,
+        "/etc/nsswitch.conf": NSSWITCH,
+    }
 
 
 def interpreter(python: str | None) -> tuple[str, list[str]]:

@@ -40,12 +40,16 @@ class Action:
         self.request = request
         self.arguments = arguments
         self.timeout = timeout
-        self.started_ticks = tree.now()
         self.done = False
-        self._began = time.monotonic()
+        self.begin()
         self._capture = Capture(max(0, min(chars, MAX_OUTPUT_CHARS)))
         self._on_output = on_output
         self._on_end = on_end
+
+    def begin(self) -> None:
+        """Its time runs from now on, and what starts after this moment may be its doing."""
+        self.since = tree.Moment.now()
+        self._began = time.monotonic()
 
     def emit(self, data: bytes) -> None:
         if data and not self.done:

@@ -31,11 +31,15 @@ TERMINATE_AT = 0.6
 KILL_AT = 1.0
 KILL_SHELL_AT = 1.3
 SETTLE = 1.0
+SUBSTITUTIONS = (b"$(", b"<(", b">(")
+SYNTAX_ERROR = 2
 
 # Output of the lines themselves (set -x, set -v) goes to /dev/null; `return` in the INT trap leaves the sourced file,
 # so that the shell and its state outlive an interrupt.
 SETUP = f"exec {CONTROL_FD}<&-\n"
-LINES = f"""{{ builtin trap 'return 130' INT; }} 2>/dev/null
+# A line of its own first: whatever the agent wrote into our pipe through /proc ends there.
+LINES = f"""
+{{ builtin trap 'return 130' INT; }} 2>/dev/null
 {{ builtin . /dev/fd/{COMMAND_FD} </dev/null >/dev/tty 2>&1 {STATUS_FD}>&-; }} 2>/dev/null
 {{ builtin printf '%s\\0' NONCE "$?" "$PWD" >&{STATUS_FD}; }} 2>/dev/null
 """
@@ -64,18 +68,26 @@ class Shell:
         self._action: Action | None = None
         self._timers: list[Timer] = []
         self._terminal: Terminal | None = None
+        self._checker = 0
         self.pid = 0
 
     def start(self, action: Action) -> None:
         command = argument(action.arguments, "command", str).encode("utf-8", "replace")
         if argument(action.arguments, "is_input", bool, False):
             self._input(action, command)
-        elif self._action:
-            action.finish("error", error="bash is busy with another command")
         elif not os.access(BASH, os.X_OK):
             action.finish("error", error=f"this sandbox has no {BASH}")
         else:
             self._run(action, command)
+
+    @property
+    def busy(self) -> bool:
+        return self._action is not None
+
+    @property
+    def pids(self) -> list[int]:
+        """The children of the server that are this lane's own."""
+        return [pid for pid in (self.pid, self._checker) if pid]
 
     def cancel(self, action: Action) -> None:
         if action is self._action:
@@ -97,11 +109,43 @@ class Shell:
         self._exit: int | None = None
         self._nonce = secrets.token_hex(16).encode()
         self._status = b""
-        terminal.reset()
-        terminal.attach(action.emit)
-        os.ftruncate(self._command, 0)
-        os.pwrite(self._command, command, 0)
         self._after(action.timeout, lambda: self._end("timeout"))
+        terminal.attach(action.emit)
+        try:
+            terminal.reset()
+            os.ftruncate(self._command, 0)
+            os.pwrite(self._command, command, 0)
+            if any(opening in command for opening in SUBSTITUTIONS):
+                self._check(terminal)
+            else:
+                self._send()
+        except OSError:  # no process to be had, a limit on files: the caller says so, and the shell is free again
+            self._action = None
+            self._clear_timers()
+            terminal.detach()
+            raise
+
+    def _check(self, terminal: Terminal) -> None:
+        """Let another bash parse the command first: an unbalanced substitution corrupts the memory of bash 5.2."""
+        slave = terminal.open_slave()
+        argv = [BASH, "--norc", "-O", "extglob", "-n", f"/dev/fd/{COMMAND_FD}"]
+        try:
+            fds = {0: slave, 1: slave, 2: slave, COMMAND_FD: self._command}
+            self._checker = spawn(argv, self._env, fds, self._workdir)
+        finally:
+            os.close(slave)
+        self._loop.on_exit(self._checker, self._on_checked)
+
+    def _on_checked(self, status: int) -> None:
+        self._checker = 0
+        if self._action and self._exit is None:
+            if status == 0 and self._outcome == "ok":
+                self._send()
+            else:
+                self._exit = SYNTAX_ERROR
+                self._settle()
+
+    def _send(self) -> None:
         with contextlib.suppress(BrokenPipeError):  # it has just died: its exit callback ends the action
             os.write(self._control, LINES.encode().replace(b"NONCE", self._nonce))
 
@@ -137,8 +181,7 @@ class Shell:
 
     def _signal_started(self, number: int) -> None:
         if self._action:
-            own = [self.pid] if self.pid else []
-            tree.signal_tree(os.getpid(), number, self._action.started_ticks, through=own, beside=self._beside())
+            tree.signal_tree(os.getpid(), number, self._action.since, through=[self.pid], beside=self._beside())
 
     def _kill_shell(self) -> None:
         if self.pid:

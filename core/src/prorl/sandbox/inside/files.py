@@ -25,13 +25,15 @@ class Files:
         limit = min(argument(action.arguments, "limit", int, MAX_FILE), MAX_FILE)
         # Not blocking: opening a FIFO would wait for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with open(fd, "rb") as file:  # noqa: PTH123
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
-                raise BadArgumentsError(f"{path} is not a regular file")
-            data = file.read(max(0, limit))
+        try:
+            size = _size(fd, path)
+            data = b""
+            while len(data) < limit and (chunk := os.read(fd, limit - len(data))):
+                data += chunk
+        finally:
+            os.close(fd)
         encoded = base64.b64encode(data).decode("ascii")
-        action.finish("ok", {"data": encoded, "size": found.st_size, "truncated": found.st_size > len(data)})
+        action.finish("ok", {"data": encoded, "size": size, "truncated": size > len(data)})
 
     def write(self, action: Action) -> None:
         path = self._resolve(argument(action.arguments, "path", str))
@@ -41,10 +43,14 @@ class Files:
             raise BadArgumentsError(f"'data' is not base64: {error}") from None
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(path, flags, 0o644), "wb") as file:  # noqa: PTH123
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise BadArgumentsError(f"{path} is not a regular file")
-            file.write(data)
+        fd = os.open(path, flags, 0o644)
+        try:
+            _size(fd, path)
+            written = 0
+            while written < len(data):
+                written += os.write(fd, data[written:])
+        finally:
+            os.close(fd)
         action.finish("ok", {"path": path, "size": len(data)})
 
     def _resolve(self, path: str) -> str:
@@ -54,3 +60,10 @@ class Files:
         if self._root and os.path.commonpath((self._root, real)) != self._root:
             raise BadArgumentsError(f"{path} lies outside of the sandbox")
         return real
+
+
+def _size(fd: int, path: str) -> int:
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        raise BadArgumentsError(f"{path} is not a regular file")
+    return found.st_size

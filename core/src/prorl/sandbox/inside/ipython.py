@@ -26,6 +26,7 @@ START_LINE = "import os, sys; sys.path.insert(0, os.environ['PRORL_INSIDE']); fr
 INTERRUPTS_AT = (0.0, 0.5)
 KILL_STARTED_AT = 0.8
 KILL_WORKER_AT = 1.5
+CLOSED_GRACE = 0.3
 MAX_DRAIN = 1 << 20
 
 
@@ -57,9 +58,6 @@ class Kernel:
 
     def start(self, action: Action) -> None:
         code = argument(action.arguments, "code", str)
-        if self._action:
-            action.finish("error", error="IPython is busy with another cell")
-            return
         self._outcome = "ok"
         self._note: str | None = None
         if not self.pid:
@@ -70,6 +68,14 @@ class Kernel:
         # A cell is at most as long as a frame; what the socket does not take at once waits for it to be writable.
         self._unsent = pack_json(START, self._cell, {"code": code})
         self._send()
+
+    @property
+    def busy(self) -> bool:
+        return self._action is not None
+
+    @property
+    def pids(self) -> list[int]:
+        return [self.pid] if self.pid else []
 
     def cancel(self, action: Action) -> None:
         if action is self._action:
@@ -101,9 +107,7 @@ class Kernel:
 
     def _kill_started(self) -> None:
         if self._action:
-            own = [self.pid] if self.pid else []
-            since = self._action.started_ticks
-            tree.signal_tree(os.getpid(), signal.SIGKILL, since, through=own, beside=self._beside())
+            tree.signal_tree(os.getpid(), signal.SIGKILL, self._action.since, through=self.pids, beside=self._beside())
 
     def _kill_worker(self, note: str) -> None:
         self._note = self._note or note
@@ -159,7 +163,8 @@ class Kernel:
             data = b""
         if not data:
             self._loop.forget(self._socket.fileno())
-            self._kill_worker("The interpreter closed its connection.")
+            # As a rule it is about to end, and how is better to know.
+            self._after(CLOSED_GRACE, lambda: self._kill_worker("The interpreter closed its connection."))
             return
         try:
             for frame in self._reader.feed(data):

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+from collections import deque
 from typing import Any, Protocol
 
 from . import confine, tree
@@ -45,7 +46,11 @@ MAX_TIMEOUT = 7 * 86400.0
 class Lane(Protocol):
     """What runs one action at a time."""
 
-    pid: int
+    @property
+    def busy(self) -> bool: ...
+
+    @property
+    def pids(self) -> list[int]: ...
 
     def start(self, action: Action) -> None: ...
 
@@ -65,6 +70,7 @@ class Server:
         self._paused = False
         self._actions: dict[int, tuple[Action, Lane | None]] = {}
         self._lanes: dict[str, Lane] = {}
+        self._waiting: deque[tuple[Action, Lane]] = deque()
         self._files: Files | None = None
 
     def run(self) -> None:
@@ -129,7 +135,7 @@ class Server:
         elif frame.type == CANCEL:
             action, lane = self._actions.get(frame.request, (None, None))
             if action and lane:
-                lane.cancel(action)
+                self._cancel(action, lane)
         elif frame.type == BYE:
             self._loop.stop()
         else:
@@ -155,8 +161,8 @@ class Server:
             os.makedirs(directory, exist_ok=True)  # noqa: PTH103
         os.chdir(workdir)
         cpu_s = limits.get("cpu_s")
-        shell = Shell(self._loop, env, workdir, cpu_s=cpu_s, beside=lambda: [kernel.pid])
-        kernel = Kernel(self._loop, env, workdir, python=python, cpu_s=cpu_s, beside=lambda: [shell.pid])
+        shell = Shell(self._loop, env, workdir, cpu_s=cpu_s, beside=lambda: kernel.pids)
+        kernel = Kernel(self._loop, env, workdir, python=python, cpu_s=cpu_s, beside=lambda: shell.pids)
         self._lanes = {"bash": shell, "ipython": kernel}
         self._files = Files(workdir, settings.get("root"))
 
@@ -171,6 +177,13 @@ class Server:
             return
         lane = self._lanes.get(name)
         self._actions[request] = (action, lane)
+        if lane and lane.busy and not action.arguments.get("is_input"):
+            self._waiting.append((action, lane))
+            return
+        self._begin(action, lane, name)
+
+    def _begin(self, action: Action, lane: Lane | None, name: str = "") -> None:
+        action.begin()
         try:
             if lane:
                 lane.start(action)
@@ -180,6 +193,13 @@ class Server:
                 action.finish("error", error=f"there is no action {name[:100]!r}")
         except (OSError, BadArgumentsError) as error:
             action.finish("error", error=str(error))
+
+    def _cancel(self, action: Action, lane: Lane) -> None:
+        if (action, lane) in self._waiting:
+            self._waiting.remove((action, lane))
+            action.finish("cancelled")
+        else:
+            lane.cancel(action)
 
     def _action(self, request: int, message: dict[str, Any]) -> Action:
         timeout = message.get("timeout")
@@ -195,6 +215,11 @@ class Server:
     def _end(self, request: int, end: dict[str, Any]) -> None:
         self._actions.pop(request, None)
         self._send(pack_json(END, request, end))
+        for waiting in list(self._waiting):
+            if not waiting[1].busy:
+                self._waiting.remove(waiting)
+                self._begin(*waiting)
+                return
 
 
 def become(settings: dict[str, Any], limits: dict[str, Any]) -> None:

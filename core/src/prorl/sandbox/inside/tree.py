@@ -40,13 +40,30 @@ def processes() -> list[Process]:
     return [process for process in found if process is not None and process.state not in "ZX"]
 
 
-def now() -> int:
-    """The present in the unit of :attr:`Process.started`."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+class Moment(NamedTuple):
+    """A point in time to compare starts of processes with. A clock tick is long (10 ms), so within one tick the order
+    of pids decides: the kernel hands them out in turn.
+    """
+
+    ticks: int
+    last_pid: int
+
+    @classmethod
+    def now(cls) -> Moment:
+        ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+        return cls(ticks, int(Path("/proc/loadavg").read_bytes().split()[-1]))
+
+    def precedes(self, process: Process) -> bool:
+        return (process.started, process.pid) > (self.ticks, self.last_pid)
 
 
-def descendants(root: int, since: int = 0, *, through: Iterable[int] = (), beside: Iterable[int] = ()) -> list[Process]:
-    """Processes below ``root`` that started at ``since`` or later.
+BOOT = Moment(-1, 0)
+
+
+def descendants(
+    root: int, since: Moment = BOOT, *, through: Iterable[int] = (), beside: Iterable[int] = ()
+) -> list[Process]:
+    """Processes below ``root`` that started after ``since``.
 
     An older process hides what is below it, and so do those named in ``beside``; those named in ``through`` are walked
     through and not listed.
@@ -61,14 +78,14 @@ def descendants(root: int, since: int = 0, *, through: Iterable[int] = (), besid
         for child in below.get(pending.pop(), ()):
             if child.pid in gates:
                 pending.append(child.pid)
-            elif child.started >= since and child.pid not in hidden:
+            elif child.pid not in hidden and since.precedes(child):
                 found.append(child)
                 pending.append(child.pid)
     return found
 
 
 def signal_tree(
-    root: int, number: int, since: int = 0, *, through: Iterable[int] = (), beside: Iterable[int] = ()
+    root: int, number: int, since: Moment = BOOT, *, through: Iterable[int] = (), beside: Iterable[int] = ()
 ) -> int:
     """Signal what :func:`descendants` lists; SIGKILL repeats until nothing new appears. Returns how many were hit."""
     hit: set[tuple[int, int]] = set()
