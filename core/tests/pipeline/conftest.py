@@ -112,11 +112,13 @@ def house() -> MakeHouse:
     return make
 
 
-async def until(condition: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> None:
-    """Wait for a condition instead of for a time."""
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
+    """``await until(lambda: ...)``: wait for a condition instead of for a time."""
+    return wait_until
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
-        while True:
-            said = condition()
-            if (await said) if isinstance(said, Awaitable) else said:
-                return
+        while not condition():
             await asyncio.sleep(0.005)

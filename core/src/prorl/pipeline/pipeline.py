@@ -243,7 +243,7 @@ class Pipeline:
             self._idle.set()
 
     def _find(self, job_id: str) -> JobRecord | None:
-        return self._active.get(job_id) or self._finished.get(job_id, asyncio.get_running_loop().time())
+        return self._active.get(job_id) or self._finished.get(job_id, time.monotonic())
 
     def _get(self, job_id: str) -> JobRecord:
         record = self._find(job_id)
@@ -263,9 +263,8 @@ class Pipeline:
 
     def _sweep(self) -> None:
         """Old results go even when no job comes by."""
-        loop = asyncio.get_running_loop()
-        self._finished.sweep(loop.time())
-        self._sweeper = loop.call_later(SWEEP_S, self._sweep)
+        self._finished.sweep(time.monotonic())
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     async def _close_handler(self, bound: BoundHandler) -> None:
         try:

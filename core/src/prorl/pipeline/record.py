@@ -115,7 +115,7 @@ class JobRecord:
         self.handler = handler
         self.settings = settings
         self.group_id = request.group_id
-        self.accepted = self._loop.time()
+        self.accepted = time.monotonic()
         self.accepted_at = time.time()
         self.state: JobState = "queued"
         self.stage: StageName = "init"
@@ -131,10 +131,10 @@ class JobRecord:
         self._waiters: list[asyncio.Future[None]] | None = None
 
     def now(self) -> float:
-        return self._loop.time()
+        return time.monotonic()
 
     def age(self) -> float:
-        return self._loop.time() - self.accepted
+        return time.monotonic() - self.accepted
 
     def say(self, kind: str, **data: Any) -> None:
         self.events.add(kind, round(self.age(), 6), data)
@@ -143,7 +143,7 @@ class JobRecord:
         """Keep the result, drop everything else, wake who waits."""
         self.state = status
         self.body = body
-        self.ended_at = self._loop.time()
+        self.ended_at = time.monotonic()
         self.settings = self.live = None
         del self.request  # it may be large, and thousands of finished jobs are kept
         self.say("job.ended", status=status)

@@ -8,6 +8,7 @@ there is no timer in the event loop at all, so a queued job costs nothing.
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -18,7 +19,7 @@ OnExpiry = Callable[[BudgetExceeded], None]
 
 
 class JobTimer:
-    """Seconds on the event loop's monotonic clock. ``None`` in ``budgets`` is no limit."""
+    """Seconds on the monotonic clock (uvloop's own is coarse). ``None`` in ``budgets`` is no limit."""
 
     def __init__(self, budgets: Budgets) -> None:
         self._loop = asyncio.get_running_loop()
@@ -44,7 +45,7 @@ class JobTimer:
     @property
     def worked(self) -> float:
         """Seconds of work in this stage so far."""
-        return self._worked + (self._loop.time() - self._since if self._since is not None else 0.0)
+        return self._worked + (monotonic() - self._since if self._since is not None else 0.0)
 
     def begin(self, stage: StageName, on_expiry: OnExpiry) -> None:
         self._stage, self._on_expiry = stage, on_expiry
@@ -76,14 +77,14 @@ class JobTimer:
                 self._go()
 
     def _go(self) -> None:
-        self._since = self._loop.time()
+        self._since = monotonic()
         limit = self._limit()
         if limit is not None:
             self._handle = self._loop.call_later(max(0.0, limit - self._worked), self._expire)
 
     def _stand(self) -> None:
         if self._since is not None:
-            self._worked += self._loop.time() - self._since
+            self._worked += monotonic() - self._since
             self._since = None
         if self._handle is not None:
             self._handle.cancel()

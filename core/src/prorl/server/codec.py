@@ -46,13 +46,20 @@ class Body(Generic[T]):
             if content_type in MSGPACK:
                 return self._from_msgpack.decode(raw)
         except msgspec.ValidationError as error:
-            message, _, path = str(error).partition(" - at `")
-            raise BadRequest(str(error), path=path.removesuffix("`") or "$", reason=message) from None
+            raise _invalid(error) from None
         except msgspec.DecodeError as error:
             raise BadRequest(f"the body is not valid {content_type}: {error}") from None
         except (UnicodeDecodeError, RecursionError) as error:
             raise BadRequest(f"the body cannot be read: {error}") from None
         raise UnsupportedMediaType(content_type)
+
+
+def read_query(request: AnyRequest, kind: type[T]) -> T:
+    """The query string as a ``kind``; here text does become numbers. Raises :class:`BadRequest`."""
+    try:
+        return msgspec.convert(dict(request.query_params), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise _invalid(error) from None
 
 
 def reply(
@@ -69,6 +76,11 @@ def reply_json(request: AnyRequest, body: bytes, kind: type[msgspec.Struct]) -> 
     if _wants_msgpack(request):
         return Response(_msgpack.encode(msgspec.json.decode(body, type=kind)), media_type=MSGPACK[0], status_code=200)
     return Response(body, media_type=JSON, status_code=200)
+
+
+def _invalid(error: msgspec.ValidationError) -> BadRequest:
+    message, _, path = str(error).partition(" - at `")
+    return BadRequest(str(error), path=path.removesuffix("`") or "$", reason=message)
 
 
 def _wants_msgpack(request: AnyRequest) -> bool:

@@ -9,10 +9,9 @@ from typing import Annotated
 import msgspec
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Parameter
 from litestar.response import Stream
 
-from prorl.server.codec import AnyRequest, Body, reply
+from prorl.server.codec import AnyRequest, Body, read_query, reply
 from prorl.server.openapi import documents
 from prorl.server.problems import BadRequest
 from prorl.server.service import Service
@@ -21,6 +20,14 @@ from prorl.wire.results import JobEvent, JobState, JobView
 
 TAG = ["jobs"]
 EVENT_STREAM = "text/event-stream"
+
+
+class JobsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``GET /jobs?state=running&limit=10``."""
+
+    state: Annotated[JobState | None, msgspec.Meta(description="only jobs in this state")] = None
+    group_id: Annotated[str | None, msgspec.Meta(description="only jobs of this group")] = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=10_000, description="at most so many")] = 100
 
 
 def job_routes(service: Service) -> list[HTTPRouteHandler]:
@@ -33,20 +40,16 @@ def job_routes(service: Service) -> list[HTTPRouteHandler]:
         handle = pipeline.submit(await job_body.read(request))
         return reply(request, handle.view(), status=202, headers={"location": f"/jobs/{handle.id}"})
 
-    @get("/jobs", tags=TAG, **documents(None, list[JobView], 400))
-    async def jobs(
-        request: AnyRequest,
-        job_state: Annotated[JobState | None, Parameter(query="state", description="only jobs in this state")] = None,
-        group_id: Annotated[str | None, Parameter(description="only jobs of this group")] = None,
-        limit: Annotated[int, Parameter(ge=1, le=10_000, description="at most so many")] = 100,
-    ) -> Response[bytes]:
+    @get("/jobs", tags=TAG, **documents(None, list[JobView], 400, query=JobsQuery))
+    async def jobs(request: AnyRequest) -> Response[bytes]:
         """Jobs without their results: those that have not ended first, then the latest ended."""
-        return reply(request, pipeline.jobs(state=job_state, group_id=group_id, limit=limit))
+        asked = read_query(request, JobsQuery)
+        return reply(request, pipeline.jobs(state=asked.state, group_id=asked.group_id, limit=asked.limit))
 
     @get("/jobs/{job_id:str}", tags=TAG, **documents(None, JobView, 404))
-    async def job(request: AnyRequest, job_id: str) -> Response[bytes]:
+    async def job(request: AnyRequest) -> Response[bytes]:
         """One job, with its result once it has ended."""
-        return reply(request, pipeline.job(job_id))
+        return reply(request, pipeline.job(request.path_params["job_id"]))
 
     @get(
         "/jobs/{job_id:str}/events",
@@ -54,13 +57,13 @@ def job_routes(service: Service) -> list[HTTPRouteHandler]:
         media_type=EVENT_STREAM,
         **documents(None, JobEvent, 400, 404, media_type=EVENT_STREAM),
     )
-    async def events(request: AnyRequest, job_id: str) -> Stream:
+    async def events(request: AnyRequest) -> Stream:
         """Server-sent events from the beginning (or after ``Last-Event-ID``) until the job has ended.
 
         ``id`` is the event's ``seq``, ``event`` its kind, ``data`` a ``JobEvent``. A gap in ``seq`` means that the
         reader was slower than the log is long.
         """
-        stream = pipeline.watch(job_id, after=_last_event_id(request))
+        stream = pipeline.watch(request.path_params["job_id"], after=_last_event_id(request))
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return Stream(_lines(stream, quiet_s), media_type=EVENT_STREAM, headers=headers)
 

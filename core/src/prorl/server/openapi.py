@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from litestar import Litestar
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.openapi.spec import OpenAPIMediaType, Operation, Reference, RequestBody, Schema
+from litestar.openapi.spec import OpenAPIMediaType, Operation, Parameter, Reference, RequestBody, Schema
 
 from prorl.server.codec import JSON, MSGPACK, Body
 from prorl.wire.backends import BackendSpec, ClearRequest
@@ -32,14 +32,19 @@ class _StructSchema(Schema):
 
 
 def documents(
-    body: Body[Any] | None, answer: Any, *problems: int, status: int = 200, media_type: str = JSON
+    body: Body[Any] | None,
+    answer: Any,
+    *problems: int,
+    query: type[msgspec.Struct] | None = None,
+    status: int = 200,
+    media_type: str = JSON,
 ) -> dict[str, Any]:
     """Arguments of a route decorator: what it takes, what it returns, how it refuses."""
     responses = {status: ResponseSpec(data_container=answer, media_type=media_type, description="")} | {
         code: ResponseSpec(data_container=Problem, media_type="application/problem+json", description="refused")
         for code in problems
     }
-    return {"responses": responses} | ({"operation_class": _operation_with(body)} if body is not None else {})
+    return {"responses": responses, "operation_class": _operation(body, query)}
 
 
 def add_request_schemas(app: Litestar) -> None:
@@ -49,16 +54,26 @@ def add_request_schemas(app: Litestar) -> None:
     schemas.update((name, _StructSchema(written)) for name, written in components.items())
 
 
-def _operation_with(body: Body[Any]) -> type[Operation]:
-    schema = Reference(ref=_REFERENCE.format(name=body.kind.__name__))
-    request_body = RequestBody(
-        content={media_type: OpenAPIMediaType(schema=schema) for media_type in (JSON, MSGPACK[0])},
-        required=not body.optional,
-    )
+def _operation(body: Body[Any] | None, query: type[msgspec.Struct] | None) -> type[Operation]:
+    """An operation that also has the body and the query parameters which Litestar does not see."""
+    request_body = None
+    if body is not None:
+        schema = Reference(ref=_REFERENCE.format(name=body.kind.__name__))
+        media_types = (JSON, MSGPACK[0])
+        request_body = RequestBody(
+            content={media_type: OpenAPIMediaType(schema=schema) for media_type in media_types},
+            required=not body.optional,
+        )
+    properties = {} if query is None else msgspec.json.schema(query)["$defs"][query.__name__]["properties"]
+    parameters = [
+        Parameter(name=name, param_in="query", required=False, schema=_StructSchema(written))
+        for name, written in properties.items()
+    ]
 
     @dataclass
-    class WithBody(Operation):
+    class Documented(Operation):
         def __post_init__(self) -> None:
             self.request_body = request_body
+            self.parameters = [*(self.parameters or []), *parameters] or None
 
-    return WithBody
+    return Documented

@@ -17,6 +17,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 import uvicorn
+from litestar import Litestar
 
 from prorl.api.errors import ConfigError
 from prorl.plugins.registry import Registry
@@ -30,9 +31,10 @@ BACKLOG = 8192  # thousands of rollouts may be sent at once
 class _Server(uvicorn.Server):
     """uvicorn waits for open requests before the application may shut down: ours wait for jobs, so jobs go first."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, on_listening: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, app: Litestar, on_listening: Callable[[], None]) -> None:
         super().__init__(config)
-        self._service = service
+        self.app = app
+        self.service: Service = app.state.service
         self._on_listening = on_listening
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -43,8 +45,8 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if not self.force_exit:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._service.settings.server.shutdown_s):
-                    await self._service.pipeline.stop()
+                async with asyncio.timeout(self.service.settings.server.shutdown_s):
+                    await self.service.pipeline.stop()
         await super().shutdown(sockets=sockets)
 
     @contextlib.contextmanager
@@ -119,9 +121,13 @@ class RunningServer:
         self._bound.close()
 
     @property
+    def app(self) -> Litestar:
+        return self._server.app
+
+    @property
     def service(self) -> Service:
         """The parts of the running server. Its event loop is another thread's: only look."""
-        return self._server._service  # noqa: SLF001 - our own class
+        return self._server.service
 
     def _serve(self) -> None:
         try:
@@ -149,7 +155,7 @@ def _prepare(
         timeout_keep_alive=settings.server.keep_alive_s,
         timeout_graceful_shutdown=max(1, round(settings.server.shutdown_s)),
     )
-    return _Server(config, app.state.service, on_listening), bound, url
+    return _Server(config, app, on_listening), bound, url
 
 
 def _check_started(server: _Server, serve: Callable[[], None]) -> None:

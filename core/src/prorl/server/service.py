@@ -7,10 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from prorl.api.errors import ConfigError, Fault
+from prorl.api.records import RuntimeRecord
 from prorl.llm.pool import BackendPool
 from prorl.pipeline.pipeline import Pipeline
 from prorl.plugins.registry import Registry
 from prorl.sandbox.manager import SandboxManager
+from prorl.sandbox.plugin import runtimes
+from prorl.sandbox.settings import SandboxSettings
 from prorl.server.settings import Settings, check_settings
 
 log = logging.getLogger("prorl.server")
@@ -23,7 +26,7 @@ class Service:
         self.settings = check_settings(settings, registry)
         self.registry = registry
         self.pool = BackendPool(registry.dialects, settings.pool)
-        self.sandboxes = SandboxManager(registry.runtimes, settings.sandbox)
+        self.sandboxes = SandboxManager(_runtimes(registry, settings.sandbox), settings.sandbox.runtime)
         self.pipeline = Pipeline(
             registry,
             self.pool,
@@ -37,8 +40,8 @@ class Service:
     async def running(self) -> AsyncIterator[None]:
         """Everything up inside the block; everything ended after it, in the opposite order."""
         async with AsyncExitStack() as stack:
-            await self.sandboxes.sweep()
             stack.push_async_callback(self.sandboxes.close)
+            await self._sweep()
             await self.pool.start()
             stack.push_async_callback(self.pool.close)
             await self.pipeline.open()
@@ -48,6 +51,16 @@ class Service:
                 self.pipeline.start()
             yield
 
+    async def _sweep(self) -> None:
+        """What a killed server left behind. A runtime that cannot say is no reason not to start."""
+        try:
+            ended = await self.sandboxes.sweep()
+        except Exception:
+            log.exception("sandboxes that a killed server may have left behind were not looked for")
+        else:
+            if ended:
+                log.info("%d leftovers of a killed server ended", ended)
+
     async def _add_backends(self) -> None:
         """An LLM server of the settings that is not up yet is no reason not to start: jobs wait for one."""
         for spec in self.settings.backends:
@@ -55,3 +68,9 @@ class Service:
                 await self.pool.add(spec)
             except (Fault, ConfigError) as error:
                 log.warning("LLM server %s of the settings was not added: %s", spec.url, error)
+
+
+def _runtimes(registry: Registry, settings: SandboxSettings) -> dict[str, RuntimeRecord]:
+    """The registry's runtimes, the built-in ones with ``[sandbox]`` in their hands."""
+    ours = {record.name: record for record in runtimes(settings)}
+    return {name: ours.get(name, record) for name, record in registry.runtimes.items()}

@@ -117,6 +117,10 @@ def check_settings(settings: Settings, registry: Registry, *, where: str = "sett
         if record.settings is None:
             raise ConfigError(f"{where}: [handlers.{name}]: this handler has no settings")
         convert_table(table, record.settings, where=f"{where}: [handlers.{name}]")
+    runtime = settings.sandbox.runtime
+    if runtime is not None and runtime not in registry.runtimes and not registry.failed:
+        known = ", ".join(sorted(registry.runtimes)) or "none"
+        raise ConfigError(f"{where}: [sandbox] runtime: no plugin offers {runtime!r}; known: {known}")
     for name in settings.plugins:
         if name not in registry.settings and not registry.failed:
             known = ", ".join((*_TABLES, *sorted(registry.settings)))
