@@ -7,11 +7,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from prorl.agent import AgentSettings, ToolAgentHandler
+from prorl.api import HandlerRecord, Job, Message
+from prorl.testing.lab import Lab
 
 CORE = Path(__file__).parents[2]
 PAGES = sorted((CORE / "docs").glob("*.md"))
+ROOT = [page for page in (CORE.parent / "README.md",) if page.is_file()]
 FENCE = re.compile(r"^```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 
@@ -43,7 +48,23 @@ def test_write_a_task_makes_a_working_package(tmp_path: Path) -> None:
     assert "2 passed" in done.stdout
 
 
-@pytest.mark.parametrize("page", [*PAGES, CORE / "README.md"], ids=lambda page: page.name)
+def test_the_first_example_of_the_api_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    class Sums(ToolAgentHandler):
+        def messages(self, job: Job) -> list[Message]:
+            return [Message(role="user", content=job.instance["problem"])]
+
+        async def grade(self, job: Job) -> dict[str, Any]:
+            return {"reward": float(job.instance["answer"] in job.run_output["answer"])}
+
+    page = (CORE / "docs" / "http-api.md").read_text()
+    example = next(block["code"] for block in FENCE.finditer(page) if block["title"] == "try_it.py")
+    sums = HandlerRecord(name="math", factory=Sums, summary="for this page", settings=AgentSettings)
+    with Lab(["It is 42."], handlers=[sums]) as lab:
+        exec(compile(example.replace("http://127.0.0.1:8089", lab.url), "try_it.py", "exec"), {})
+    assert capsys.readouterr().out == "completed 1.0 ['0']\n"
+
+
+@pytest.mark.parametrize("page", [*PAGES, CORE / "README.md", *ROOT], ids=lambda page: page.name)
 def test_python_blocks_compile_and_links_lead_somewhere(page: Path) -> None:
     text = page.read_text()
     for block in FENCE.finditer(text):
