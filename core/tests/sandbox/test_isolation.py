@@ -161,6 +161,10 @@ async def test_binds(inside, tmp_path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+async def test_an_ordinary_user_in_an_ordinary_house(inside) -> None:
+    assert await inside("whoami; awk 'BEGIN { print 1 }'; echo x | sort") == (0, "agent\n1\nx\n")
+
+
 async def test_another_workdir(inside) -> None:
     assert await inside("pwd; touch x && echo ok", workdir="/some/where/else") == (0, "/some/where/else\nok\n")
 

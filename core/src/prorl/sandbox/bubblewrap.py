@@ -161,6 +161,7 @@ class Bubblewrap:
         yield from ("--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev")
         for path, target in host.root_binds():
             yield from ("--symlink", target, path) if target else ("--ro-bind", path, path)
+        yield from ("--perms", "0755", "--dir", "/etc")
         for path in host.etc_binds(spec.network):
             yield from ("--ro-bind", path, path)
         for path, content in host.etc_files(uid, uid, HOME).items():
