@@ -83,7 +83,7 @@ async def test_generate(ask):
     assert generation.prompt_echo == [72, 73, 74]
     assert generation.weight_spans == [VersionSpan("default", 1), VersionSpan("v2", 1)]
     assert generation.cached_tokens == 2
-    ((path, body),) = asked
+    ((_, body),) = asked
     sampling = body.pop("sampling_params")
     salt = body.pop("cache_salt")
     assert len(salt) == 32

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Mapping
 
 import httpx
@@ -13,17 +12,8 @@ from prorl.api.errors import ConfigError, Fault, ModelFault
 from prorl.api.llm import Dialect, EngineInfo
 from prorl.api.records import DialectRecord
 from prorl.llm.settings import PoolSettings
+from prorl.llm.transport import open_client
 from prorl.wire.backends import BackendSpec
-
-# A peer that vanished without a word (power, network) is noticed by the kernel after 30 + 3 * 10 s: reading has no
-# timeout of its own.
-_KEEPALIVE = [
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-]
 
 
 class Connection(msgspec.Struct, kw_only=True):
@@ -41,7 +31,7 @@ class Connector:
         """Find the dialect of ``spec.url`` and describe the engine. Raises as ``BackendPool.add`` says."""
         if spec.dialect is not None and spec.dialect not in self._dialects:
             raise ConfigError(f"unknown dialect {spec.dialect!r}; known: {', '.join(sorted(self._dialects)) or 'none'}")
-        client = self._client()
+        client = open_client(self._settings, tls=spec.url.startswith("https:"))
         try:
             record = self._dialects[spec.dialect] if spec.dialect else await self._detect(client, spec.url)
             dialect = record.factory.connect(client, spec.url, model=spec.model)
@@ -76,13 +66,4 @@ class Connector:
         raise ConfigError(
             f"{url} answers but speaks none of: {', '.join(sorted(self._dialects)) or 'no dialect is installed'}; "
             "give the server's root (without /v1), or name its dialect"
-        )
-
-    def _client(self) -> httpx.AsyncClient:
-        s = self._settings
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=s.keepalive_s)
-        return httpx.AsyncClient(
-            transport=httpx.AsyncHTTPTransport(limits=limits, socket_options=_KEEPALIVE),
-            timeout=httpx.Timeout(None, connect=s.connect_s),
-            follow_redirects=False,
         )
