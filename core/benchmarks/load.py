@@ -57,7 +57,9 @@ class Connection(asyncio.Protocol):
 class Round:
     def __init__(self, path: str, body: str, count: int, concurrency: int) -> None:
         raw = body.encode()
-        head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
+        head = (
+            f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
+        )
         self.request = head.encode() + raw
         self.left = self.count = count
         self.open = concurrency

@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import pytest
-
 from prorl.api import AgentHandler, Job, SandboxSpec
 from prorl.pipeline.errors import NotAccepting
 from prorl.pipeline.settings import PipelineSettings
@@ -63,7 +62,7 @@ async def test_cancel_in_a_stage_frees_the_worker(house, stage):
         assert (result.mask_sample, result.reward) == (True, 0.0)
         assert [box.stopped for box in h.boxes.started] == [1]
         assert (await asyncio.wait_for(h.pipeline.submit(request()).result(), 30)).status == "completed"
-        assert h.pipeline.cancel(job_ids=["a", "b"]) .unknown == ["b"]
+        assert h.pipeline.cancel(job_ids=["a", "b"]).unknown == ["b"]
         assert h.pipeline.status().jobs["cancelled"] == 1
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-
 from prorl.api import (
     AgentHandler,
     ContextOverflow,
@@ -159,7 +158,12 @@ async def test_an_exception_that_cannot_be_shown(house):
 async def test_lone_surrogates_never_break_a_result(house):
     class Odd(Base):
         async def eval(self, job):
-            return {"reward": 1.0, "reason": "\ud800", "metrics": {"\ud800": 1, "b": "\ud800"}, "artifacts": {"ok": "1"}}
+            return {
+                "reward": 1.0,
+                "reason": "\ud800",
+                "metrics": {"\ud800": 1, "b": "\ud800"},
+                "artifacts": {"ok": "1"},
+            }
 
     class OddFault(Base):
         async def run(self, job):
@@ -276,7 +280,7 @@ async def test_final_result_has_the_last_word(house):
     assert (result.reward, result.mask_sample, result.status) == (0.25, True, "completed")
 
 
-# --- plain def ---------------------------------------------------------------------------------------------------------
+# --- plain def
 
 
 async def test_plain_methods_run_on_threads_of_their_own(house):
@@ -367,7 +371,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_abandoned(house):
         assert h.boxes.started == []
 
 
-# --- budgets -----------------------------------------------------------------------------------------------------------
+# --- budgets
 
 
 @pytest.mark.parametrize(("stage", "masked"), [("init", True), ("run", False), ("eval", True)])
@@ -424,9 +428,7 @@ async def test_waiting_in_a_queue_costs_nothing(house):
 
     async with house(Waits, settings=PipelineSettings(run_workers=1)) as h:
         first = h.pipeline.submit(JobRequest(domain="waits", instance={"holds": True}))
-        second = h.pipeline.submit(
-            JobRequest(domain="waits", instance={}, budgets=Budgets(run_s=0.25, total_s=0.25))
-        )
+        second = h.pipeline.submit(JobRequest(domain="waits", instance={}, budgets=Budgets(run_s=0.25, total_s=0.25)))
         await asyncio.sleep(0.5)
         gate.set()
         await first.result()
@@ -471,7 +473,7 @@ async def test_a_broken_run_is_not_graded(house):
     assert "pipeline_notes" not in result.metrics
 
 
-# --- what a job owns ---------------------------------------------------------------------------------------------------
+# --- what a job owns
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -561,7 +563,7 @@ async def test_closing_that_hangs_is_bounded(house):
     assert "took longer than 0.05 s" in result.metrics["pipeline_notes"][0]
 
 
-# --- settings ----------------------------------------------------------------------------------------------------------
+# --- settings
 
 
 class Knobs(msgspec.Struct, kw_only=True):

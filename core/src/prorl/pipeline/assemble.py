@@ -100,6 +100,6 @@ def _instance_id(record: JobRecord) -> str | None:
     for source in (instance, extra if isinstance(extra, dict) else {}):
         for key in ("instance_id", "id", "index"):
             value = source.get(key)
-            if isinstance(value, str | int) and not isinstance(value, bool):
+            if isinstance(value, str) or type(value) is int:
                 return str(value)
     return None

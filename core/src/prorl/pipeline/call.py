@@ -1,8 +1,9 @@
-"""One call of a handler's method, which always comes to an end.
+"""Calls of a handler's methods, which always come to an end.
 
-``async def`` methods run as a task of their own, plain ``def`` methods on a thread of their own (a daemon, so that it
-cannot keep the server from exiting). An interrupted call is cancelled; when it has not ended after a short grace, or
-cannot be cancelled at all (a thread), it is *abandoned*: whoever waited goes on, and the call is counted until it ends.
+A :class:`StageCall` runs an ``async def`` stage inside the task that takes the job through its stages: no task, no
+future of its own. A :class:`Call` runs as a task of its own, or on a thread of its own for a plain ``def`` (a daemon,
+so that it cannot keep the server from exiting). Both can be interrupted: they are cancelled, and when they have not
+ended after a short grace, or cannot be cancelled at all (a thread), they are *abandoned*: the job goes on without them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from prorl.api.errors import Fault
@@ -18,8 +20,56 @@ from prorl.api.errors import Fault
 OnAbandon = Callable[["Call"], None]
 
 
+Outcome = tuple[Any, BaseException | None]
+
+
+class StageCall:
+    """Await :meth:`outcome` once. ``on_abandon`` must see to it that somebody else takes the job on."""
+
+    __slots__ = ("_abandoned", "_ended", "_fault", "_grace", "_on_abandon", "_task")
+
+    def __init__(self, *, grace_s: float, on_abandon: Callable[[Fault], None]) -> None:
+        self._grace = grace_s
+        self._on_abandon = on_abandon
+        self._task: asyncio.Task[Any] | None = None
+        self._fault: Fault | None = None
+        self._ended = self._abandoned = False
+
+    async def outcome(self, method: Callable[..., Any], *args: Any) -> Outcome | None:
+        """What ``method`` returned, or what it raised or was interrupted with; ``None`` when it was abandoned."""
+        self._task = asyncio.current_task()
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = await method(*args)
+        except BaseException as caught:  # a SystemExit would take the event loop with it
+            error = caught
+        self._ended = True
+        if self._fault is None:
+            return value, error
+        if self._task is not None and self._task.uncancel() == 0 and not isinstance(error, asyncio.CancelledError):
+            with suppress(asyncio.CancelledError):  # interrupted by itself: the cancellation is still to come
+                await asyncio.sleep(0)
+        return None if self._abandoned else (None, self._fault)
+
+    def interrupt(self, fault: Fault) -> None:
+        """End the call with ``fault``. The first interruption counts."""
+        if self._fault is not None or self._ended or self._task is None:
+            return
+        self._fault = fault
+        self._task.cancel()
+        self._task.get_loop().call_later(self._grace, self._abandon)
+
+    def _abandon(self) -> None:
+        if self._ended or self._task is None or self._fault is None:
+            return
+        self._abandoned = True
+        self._task.cancel()  # once more: many swallow exactly one
+        self._on_abandon(self._fault)
+
+
 class Call:
-    """Await :meth:`outcome` once. ``name`` is shown when the call is abandoned or blocks the event loop."""
+    """Await :meth:`outcome` once. ``name`` is shown when the call is abandoned."""
 
     __slots__ = ("_error", "_fault", "_finished", "_grace", "_loop", "_on_abandon", "_task", "_value", "name")
 
@@ -34,9 +84,7 @@ class Call:
         self._error: BaseException | None = None
         self._value: Any = None
 
-    async def outcome(
-        self, method: Callable[..., Any], *args: Any, threaded: bool = False
-    ) -> tuple[Any, BaseException | None]:
+    async def outcome(self, method: Callable[..., Any], *args: Any, threaded: bool = False) -> Outcome:
         """What ``method`` returned, or what it raised or was interrupted with."""
         if threaded:
             threading.Thread(target=self._on_thread, args=(method, args), name=self.name, daemon=True).start()

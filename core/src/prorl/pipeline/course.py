@@ -6,21 +6,23 @@
                      |                    |                                              |
                      +- init_exception    +- run_exception          eval_exception -----+
 
-A stage runs as one task while it has its place in the stage's pool; a queued job has none. ``end`` closes the job's
-exit stack and assembles the result, whatever happened before; a fault of the pipeline's own is a result, too.
+One task takes a job on for as long as it has a place in a stage's pool; a queued job has none. ``end`` closes the
+job's exit stack and assembles the result, whatever happened before; a fault of the pipeline's own is a result, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from prorl.api.errors import BudgetExceeded, Fault, JobCancelled, SandboxFault, TaskFault
 from prorl.api.job import Job
 from prorl.pipeline.assemble import assemble
-from prorl.pipeline.call import Call
+from prorl.pipeline.call import Call, Outcome, StageCall
 from prorl.pipeline.faults import as_fault, text_of
 from prorl.pipeline.handlers import Method
 from prorl.pipeline.outputs import keep_output
@@ -29,12 +31,14 @@ from prorl.pipeline.services import House, Services
 from prorl.pipeline.settings import PipelineSettings
 from prorl.pipeline.stage import StagePool
 from prorl.pipeline.timer import JobTimer
-from prorl.pipeline.watchdog import call_name
 from prorl.wire.jobs import Budgets, StageName
 from prorl.wire.results import Timing
 from prorl.wire.service import StageStatus
 
 log = logging.getLogger("prorl.pipeline")
+EXCEPTION_CALLBACK: Mapping[StageName, Method] = MappingProxyType(
+    {"init": "init_exception", "run": "run_exception", "eval": "eval_exception"}
+)
 
 
 class Course:
@@ -48,7 +52,7 @@ class Course:
         self._settings = settings
         self._server = server
         self._ended = ended
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], JobRecord] = {}
         self._lost_calls: set[Call] = set()  # abandoned, still running: held so that they are not collected midway
         evals = StagePool[JobRecord]("eval", workers=settings.eval_workers, begin=self._begin)
         runs = StagePool[JobRecord](
@@ -63,7 +67,7 @@ class Course:
         return {name: pool.status() for name, pool in self._pools.items()}
 
     def enter(self, record: JobRecord) -> None:
-        record.say("job.accepted", handler=record.handler.name)
+        record.events.add("job.accepted", {"handler": record.handler.name})
         self._enqueue("init", record)
 
     def cancel(self, record: JobRecord, reason: str) -> bool:
@@ -71,81 +75,133 @@ class Course:
         if record.ending or record.cancelled is not None:
             return False
         record.cancelled = JobCancelled(reason, code="cancelled")
-        record.say("job.cancelled", reason=reason)
+        record.events.add("job.cancelled", {"reason": reason})
         if record.ticket is not None and self._pools[record.stage].remove(record.ticket):
             record.ticket = None
             if record.live is None:
                 self._finish(record)
             else:
-                self._spawn(self._end(record))
+                self._spawn(record, self._end(record))
         elif record.live is not None and record.live.call is not None:
             record.live.call.interrupt(record.cancelled)
         return True
 
-    # --- through a stage -------------------------------------------------------------------------------------------
+    def handler_of(self, task: asyncio.Task[Any]) -> str | None:
+        """Whose code a task runs, if it is one of ours."""
+        record = self._tasks.get(task)
+        return record.handler.name if record is not None else None
+
+    # --- through the stages ----------------------------------------------------------------------------------------
 
     def _enqueue(self, stage: StageName, record: JobRecord) -> None:
         record.stage, record.state = stage, "queued"
-        record.queued_since = record.now()
         ticket = self._pools[stage].put(record, priority=record.request.priority)
         if ticket.item is not None:  # else its turn came at once
             record.ticket = ticket
 
     def _begin(self, stage: StageName, record: JobRecord) -> None:
-        record.ticket = None
-        record.state = "running"
-        self._spawn(self._pass(stage, record))
+        record.ticket, record.place = None, stage
+        self._spawn(record, self._pass(stage, record))
 
-    async def _pass(self, stage: StageName, record: JobRecord) -> None:
-        following: StageName | None = None
+    async def _pass(self, first: StageName, record: JobRecord) -> None:
+        """Through ``first`` and on, for as long as places are free at once; else the queue begins the next pass."""
+        stage: StageName | None = first
         try:
             live = record.live or self._make_live(record)
-            await self._work(stage, record, live)
-            following = self._following(stage, record, live)
-            if following is None and record.cancelled is None:
-                await self._final_result(record, live)
+            while stage is not None:
+                outcome = await self._work(stage, record, live)
+                if outcome is None:  # abandoned: another task has taken the job on, this one is nobody's
+                    return
+                stage = await self._after(stage, record, live, outcome)
         except Exception as bug:
-            log.exception("job %s: the pipeline failed in %s", record.id, stage)
-            record.broken = bug
-            following = None
-        finally:
-            self._pools[stage].release()
-        if following == "eval" and not record.handler.grading_needs_runtime:
-            await self._release_sandboxes(record)
+            await self._fail_badly(record, bug)
+
+    async def _work(self, stage: StageName, record: JobRecord, live: LiveJob) -> Outcome | None:
+        record.stage, record.state = stage, "running"
+        queued_s = round(record.now() - record.queued_since, 6)
+        getattr(live.timing, stage).queued_s = queued_s
+        record.events.add("stage.started", {"stage": stage, "queued_s": queued_s})
+        handler = record.handler
+        if record.cancelled is not None:
+            return None, record.cancelled
+        if stage in handler.threaded:
+            call = live.call = self._call(record, stage)
+            live.timer.begin(stage, call.interrupt)
+            return await call.outcome(handler.methods[stage], live.job, threaded=True)
+        stage_call = live.call = StageCall(
+            grace_s=self._settings.cancel_grace_s, on_abandon=partial(self._go_on, stage, record, live)
+        )
+        live.timer.begin(stage, stage_call.interrupt)
+        return await stage_call.outcome(handler.methods[stage], live.job)
+
+    async def _after(self, stage: StageName, record: JobRecord, live: LiveJob, outcome: Outcome) -> StageName | None:
+        """Settle a stage; returns the next one if the job may go straight on, ``None`` if it waits or has ended."""
+        live.call = None
+        await self._settle(stage, record, live, outcome)
+        following = self._following(stage, record, live)
+        if following is None and record.cancelled is None:
+            await self._final_result(record, live)
+        self._leave(record)
+        if following == "eval" and live.services.holds_sandboxes and not record.handler.grading_needs_runtime:
+            await self._bounded(record, live, "release", live.services.release_sandboxes)
         if following is None or record.cancelled is not None:
             await self._end(record)
-        else:
-            self._enqueue(following, record)
+            return None
+        record.queued_since = record.now()
+        if self._pools[following].take():
+            record.place = following
+            return following
+        self._enqueue(following, record)
+        return None
 
-    async def _work(self, stage: StageName, record: JobRecord, live: LiveJob) -> None:
-        queued = record.now() - record.queued_since
+    def _go_on(self, stage: StageName, record: JobRecord, live: LiveJob, fault: Fault) -> None:
+        """The stage's own task ignores its cancellation: leave it behind, go on in a new one."""
+        self._count_abandoned(record, stage)
+
+        async def rest() -> None:
+            try:
+                following = await self._after(stage, record, live, (None, fault))
+            except Exception as bug:
+                await self._fail_badly(record, bug)
+            else:
+                if following is not None:
+                    await self._pass(following, record)
+
+        self._spawn(record, rest())
+
+    async def _settle(self, stage: StageName, record: JobRecord, live: LiveJob, outcome: Outcome) -> None:
+        value, error = outcome
         timing = getattr(live.timing, stage)
-        timing.queued_s = round(queued, 6)
-        record.say("stage.started", stage=stage, queued_s=timing.queued_s)
-        call = live.call = self._call(record, stage)
-        live.timer.begin(stage, call.interrupt)
-        if record.cancelled is not None:
-            call.interrupt(record.cancelled)
-        handler = record.handler
-        value, error = await call.outcome(handler.methods[stage], live.job, threaded=stage in handler.threaded)
         timing.worked_s = round(live.timer.end(), 6)
-        live.call = None
         if error is None:
             try:
                 keep_output(stage, record.handler.name, live, value)
             except Fault as fault:
                 error = fault
         live.graded = stage == "eval" and error is None
-        record.say("stage.ended", stage=stage, worked_s=timing.worked_s, ok=error is None)
+        record.events.add("stage.ended", {"stage": stage, "worked_s": timing.worked_s, "ok": error is None})
         if error is None or record.cancelled is not None:
             return
         live.fail(as_fault(error, stage, record.handler.name), stage)
-        output = await self._callback(record, live, f"{stage}_exception", error)  # type: ignore[arg-type]
+        output = await self._callback(record, live, EXCEPTION_CALLBACK[stage], error)
         if output is not None:
             if stage == "eval":
                 live.job.eval_output = output
             else:
                 live.job.run_output = output
+
+    def _leave(self, record: JobRecord) -> None:
+        """Give the worker back."""
+        if record.place is not None:
+            place, record.place = record.place, None
+            self._pools[place].release()
+
+    async def _fail_badly(self, record: JobRecord, bug: Exception) -> None:
+        """An error of our own: the job still ends with a result."""
+        log.error("job %s: the pipeline failed in %s", record.id, record.stage, exc_info=bug)
+        record.broken = bug
+        self._leave(record)
+        await self._end(record)
 
     def _following(self, stage: StageName, record: JobRecord, live: LiveJob) -> StageName | None:
         if record.cancelled is not None or stage == "eval":
@@ -159,8 +215,12 @@ class Course:
     # --- handlers' callbacks ---------------------------------------------------------------------------------------
 
     def _call(self, record: JobRecord, method: str) -> Call:
-        name = call_name(record.handler.name, method, record.id)
-        return Call(name, grace_s=self._settings.cancel_grace_s, on_abandon=self._lose)
+        def lose(call: Call) -> None:
+            self._count_abandoned(record, method)
+            self._keep(call)
+
+        name = f"{record.handler.name}.{method} {record.id}"
+        return Call(name, grace_s=self._settings.cancel_grace_s, on_abandon=lose)
 
     async def _callback(self, record: JobRecord, live: LiveJob, name: Method, *args: Any) -> dict[str, Any] | None:
         """A bounded call of one of the four callbacks. Its own failure is a note, never fatal."""
@@ -197,7 +257,8 @@ class Course:
         live = record.live
         if live is not None:
             live.services.close()
-            await self._bounded(record, live, "close", live.job.exit_stack.aclose)
+            if live.owns_something:
+                await self._bounded(record, live, "close", live.job.exit_stack.aclose)
         self._finish(record)
 
     def _finish(self, record: JobRecord) -> None:
@@ -206,15 +267,10 @@ class Course:
         record.finish(status, body)
         self._ended(record)
 
-    async def _release_sandboxes(self, record: JobRecord) -> None:
-        live = record.live
-        if live is not None and live.services.holds_sandboxes:
-            await self._bounded(record, live, "release", live.services.release_sandboxes)
-
     async def _bounded(self, record: JobRecord, live: LiveJob, what: str, close: Callable[[], Any]) -> None:
         """Close something of the job's; what goes wrong is a note."""
         limit = self._settings.close_s
-        call = Call(f"{what} {record.id}", grace_s=self._settings.cancel_grace_s, on_abandon=self._lose_closing)
+        call = Call(f"{what} {record.id}", grace_s=self._settings.cancel_grace_s, on_abandon=self._keep)
         late = SandboxFault(f"took longer than {limit:g} s")
         timer = asyncio.get_running_loop().call_later(limit, call.interrupt, late)
         _, error = await call.outcome(close)
@@ -246,17 +302,17 @@ class Course:
             total_s=defaults.total_s if asked.total_s is None else asked.total_s,
         )
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, record: JobRecord, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = record  # also keeps the task alive
+        task.add_done_callback(self._tasks.pop)
 
-    def _lose(self, call: Call) -> None:
-        handler = call.name.split(" ")[1]
+    def _count_abandoned(self, record: JobRecord, method: str) -> None:
+        handler = record.handler.name
         self.abandoned[handler] = self.abandoned.get(handler, 0) + 1
-        self._lose_closing(call)
+        log.warning("job %s: %s.%s ignores its cancellation and was left behind", record.id, handler, method)
 
-    def _lose_closing(self, call: Call) -> None:
-        log.warning("abandoned, it ignores cancellation: %s", call.name)
+    def _keep(self, call: Call) -> None:
+        """A lost call's task must not be collected while it runs."""
         self._lost_calls.add(call)
         call.when_ended(lambda: self._lost_calls.discard(call))

@@ -13,9 +13,9 @@ import time
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import version
-from itertools import islice
+from itertools import count, islice
+from secrets import token_hex
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 
@@ -83,7 +83,7 @@ class Pipeline:
         self._tables = tables or {}
         self._server = server
         self._course = Course(House(registry, pool, sandboxes), self.settings, server=server, ended=self._job_ended)
-        self._watchdog = Watchdog(threshold_s=self.settings.stall_s)
+        self._watchdog = Watchdog(threshold_s=self.settings.stall_s, handler_of=self._course.handler_of)
         self._handlers = Handlers()
         self._active: dict[str, JobRecord] = {}
         self._finished = FinishedJobs(
@@ -92,6 +92,8 @@ class Pipeline:
             age_s=self.settings.keep_results_s,
         )
         self._ended_counts: dict[str, int] = dict.fromkeys(("completed", "failed", "timed_out", "cancelled"), 0)
+        self._incarnation = token_hex(8)  # unlike any other server's, so that made-up ids never collide
+        self._numbers = count(1)
         self._accepting = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -168,7 +170,7 @@ class Pipeline:
         settings = _handler_settings(handler, request.settings)
         self._require_backend(request)
         record = JobRecord(
-            request.job_id if request.job_id is not None else f"job-{uuid4().hex}",
+            request.job_id if request.job_id is not None else f"job-{self._incarnation}-{next(self._numbers)}",
             request,
             digest=digest,
             handler=handler,

@@ -34,6 +34,9 @@ class JobQueue(Generic[T]):
     def __len__(self) -> int:
         return self._live
 
+    def __bool__(self) -> bool:
+        return self._live > 0
+
     def push(self, item: T, *, priority: int = 0) -> Ticket[T]:
         self._number += 1
         ticket = Ticket(item, priority, self._number)

@@ -15,7 +15,7 @@ import msgspec
 
 from prorl.api.errors import Fault, JobCancelled
 from prorl.api.job import Job
-from prorl.pipeline.call import Call
+from prorl.pipeline.call import Call, StageCall
 from prorl.pipeline.events import EventLog
 from prorl.pipeline.faults import masks
 from prorl.pipeline.handlers import BoundHandler
@@ -54,13 +54,18 @@ class LiveJob:
         self.services = services
         self.timer = timer
         self.timing = timing
-        self.call: Call | None = None
+        self.call: Call | StageCall | None = None
         self.fault: Fault | None = None
         self.fault_stage: StageName = "init"
         self.mask = False
         self.graded = False
         self.notes: list[str] = []
         self.verdict: dict[str, Any] = {}
+
+    @property
+    def owns_something(self) -> bool:
+        """Whether the exit stack has anything to close; closing an empty one costs a task for nothing."""
+        return bool(getattr(self.job.exit_stack, "_exit_callbacks", True))  # contextlib has no public way to ask
 
     def fail(self, fault: Fault, stage: StageName) -> None:
         """The first fault is the result's error; a later one can only mask the sample and is noted."""
@@ -77,7 +82,6 @@ class JobRecord:
     __slots__ = (
         "_loop",
         "_waiters",
-        "accepted",
         "accepted_at",
         "body",
         "broken",
@@ -90,6 +94,7 @@ class JobRecord:
         "handler",
         "id",
         "live",
+        "place",
         "queued_since",
         "request",
         "settings",
@@ -115,12 +120,12 @@ class JobRecord:
         self.handler = handler
         self.settings = settings
         self.group_id = request.group_id
-        self.accepted = time.monotonic()
         self.accepted_at = time.time()
         self.state: JobState = "queued"
         self.stage: StageName = "init"
         self.ticket: Ticket[JobRecord] | None = None
-        self.queued_since = self.accepted
+        self.place: StageName | None = None  # the stage whose worker it has
+        self.queued_since = time.monotonic()
         self.live: LiveJob | None = None
         self.cancelled: JobCancelled | None = None
         self.broken: Exception | None = None
@@ -134,10 +139,7 @@ class JobRecord:
         return time.monotonic()
 
     def age(self) -> float:
-        return time.monotonic() - self.accepted
-
-    def say(self, kind: str, **data: Any) -> None:
-        self.events.add(kind, round(self.age(), 6), data)
+        return time.monotonic() - self.events.began
 
     def finish(self, status: Status, body: bytes) -> None:
         """Keep the result, drop everything else, wake who waits."""
@@ -146,7 +148,7 @@ class JobRecord:
         self.ended_at = time.monotonic()
         self.settings = self.live = None
         del self.request  # it may be large, and thousands of finished jobs are kept
-        self.say("job.ended", status=status)
+        self.events.add("job.ended", {"status": status})
         self.events.close()
         waiters, self._waiters = self._waiters or [], None
         for waiter in waiters:

@@ -19,6 +19,7 @@ from prorl.api.tools import Tool
 from prorl.llm.chat import ChatSession, RendererCache
 from prorl.llm.ledger import merge
 from prorl.llm.pool import BackendPool, Lease
+from prorl.pipeline.events import encode_data
 from prorl.pipeline.timer import JobTimer
 from prorl.plugins.registry import Registry
 from prorl.wire.results import Timing
@@ -96,10 +97,11 @@ class Services:
         return [self._house.registry.tool(name).factory() for name in names]
 
     def emit(self, kind: str, **data: Any) -> None:
+        encoded = encode_data(data)  # here and now: the handler may change it later
         if threading.get_ident() == self._thread:
-            self._record.say(str(kind)[:100], **data)
+            self._record.events.add(str(kind)[:100], encoded)
         elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(lambda: self._record.say(str(kind)[:100], **data))
+            self._loop.call_soon_threadsafe(self._record.events.add, str(kind)[:100], encoded)
 
     def spend(self, *, model_s: float = 0.0, tools_s: float = 0.0) -> None:
         if not (math.isfinite(model_s) and math.isfinite(tools_s)):
@@ -138,7 +140,9 @@ class Services:
         return merge([chat.trajectory() for chat in self._chats]) if self._chats else Trajectory()
 
     def close(self) -> None:
+        """No more services; also lets go of the job, so that both are freed at once and not by the collector."""
         self._closed = True
+        self._job = None
 
     def _open_job(self) -> Job:
         if self._closed or self._job is None:

@@ -52,6 +52,13 @@ class StagePool(Generic[T]):
         self.pump()
         return ticket
 
+    def take(self) -> bool:
+        """A place right now, without queueing; false when there is none, or others wait."""
+        if self.busy >= self._workers or self._queue or self._held_back():
+            return False
+        self.busy += 1
+        return True
+
     def remove(self, ticket: Ticket[T]) -> bool:
         """Take a queued item out; false when its work has begun."""
         removed = self._queue.remove(ticket)
@@ -61,7 +68,8 @@ class StagePool(Generic[T]):
 
     def release(self) -> None:
         self.busy -= 1
-        self.pump()
+        if self._queue:
+            self.pump()
 
     def pump(self) -> None:
         """Begin what may begin."""
@@ -71,7 +79,7 @@ class StagePool(Generic[T]):
                 return
             self.busy += 1
             self._begin(self.name, item)
-            if self.feeding is not None:
+            if self.feeding is not None:  # room for one more to come from there
                 self.feeding.pump()
 
     def _held_back(self) -> bool:

@@ -94,7 +94,9 @@ class JobTimer:
         """What this stage may use: its own budget or what the total leaves, whichever is less."""
         own = self._limits[self._stage] if self._stage is not None else None
         left = self._total - self._before if self._total is not None else None
-        return min((limit for limit in (own, left) if limit is not None), default=None)
+        if own is None or left is None:
+            return left if own is None else own
+        return min(own, left)
 
     def _expire(self) -> None:
         self._handle = None

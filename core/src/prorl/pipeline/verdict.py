@@ -53,7 +53,7 @@ def _reward(given: dict[str, Any], *, required: bool) -> float:
     if "reward" not in given and not required:
         return 0.0
     reward = given.get("reward")
-    if isinstance(reward, bool) or not isinstance(reward, Real):
+    if type(reward) is not float and (isinstance(reward, bool) or not isinstance(reward, Real)):
         raise GraderFault(f"the reward must be a number, not {_shown(reward)}", code="bad_reward")
     try:
         number = float(reward)

@@ -1,8 +1,8 @@
 """Notices from outside when the event loop is blocked, and by whom.
 
 A thread looks at a beat that the loop should renew all the time. When it is overdue, the task that is running right now
-is the culprit: handler calls carry the handler's name in their task's name; for a task that a handler started itself
-the stack tells (a frame of the handler's module).
+is the culprit: the pipeline knows whose its own tasks are; for a task that a handler started itself the stack tells
+(a frame of the handler's module).
 """
 
 from __future__ import annotations
@@ -13,28 +13,25 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import FrameType
+from typing import Any
 
 from prorl.pipeline.handlers import BoundHandler
 
 log = logging.getLogger("prorl.pipeline")
-CALL_PREFIX = "prorl-call"
 SERVER = "(server)"
-
-
-def call_name(handler: str, method: str, job_id: str) -> str:
-    """The name of a task or thread that runs a handler's method."""
-    return f"{CALL_PREFIX} {handler} {method} {job_id}"
+HandlerOf = Callable[[asyncio.Task[Any]], str | None]
 
 
 class Watchdog:
     """``stalls`` counts blocked loops by handler. A stall is counted once, however long; its stack is logged once per
     handler."""
 
-    def __init__(self, *, threshold_s: float) -> None:
+    def __init__(self, *, threshold_s: float, handler_of: HandlerOf) -> None:
         self.stalls: dict[str, int] = {}
         self._threshold = threshold_s
+        self._handler_of = handler_of
         self._period = max(0.005, min(threshold_s / 4, 0.25))
         self._beat = time.monotonic()
         self._handle: asyncio.TimerHandle | None = None
@@ -95,9 +92,9 @@ class Watchdog:
 
     def _culprit(self, loop: asyncio.AbstractEventLoop, frame: FrameType | None) -> str:
         task = asyncio.current_task(loop)
-        name = task.get_name() if task is not None else ""
-        if name.startswith(CALL_PREFIX + " "):
-            return name.split(" ")[1]
+        known = self._handler_of(task) if task is not None else None
+        if known is not None:
+            return known
         while frame is not None:
             handler = self._modules.get(frame.f_globals.get("__name__", ""))
             if handler is not None:

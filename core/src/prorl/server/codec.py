@@ -39,7 +39,7 @@ class Body(Generic[T]):
         raw = await request.body()
         if not raw and self._default is not None:
             return self._default
-        content_type = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        content_type = _header(request, b"content-type", JSON).partition(";")[0].strip().lower()
         try:
             if content_type == JSON:
                 return self._from_json.decode(raw)
@@ -84,5 +84,13 @@ def _invalid(error: msgspec.ValidationError) -> BadRequest:
 
 
 def _wants_msgpack(request: AnyRequest) -> bool:
-    accept = request.headers.get("accept")
-    return accept is not None and any(kind in accept for kind in MSGPACK)
+    accept = _header(request, b"accept", "")
+    return "msgpack" in accept and any(kind in accept for kind in MSGPACK)
+
+
+def _header(request: AnyRequest, name: bytes, default: str) -> str:
+    """From the raw list, whose names are in lower case: ``request.headers`` builds a mapping for every request."""
+    for key, value in request.scope["headers"]:
+        if key == name:
+            return value.decode("latin-1")
+    return default

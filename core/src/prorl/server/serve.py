@@ -151,6 +151,7 @@ def _prepare(
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,  # nothing here looks at the client's address
         backlog=BACKLOG,
         timeout_keep_alive=settings.server.keep_alive_s,
         timeout_graceful_shutdown=max(1, round(settings.server.shutdown_s)),
