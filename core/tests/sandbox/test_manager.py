@@ -137,6 +137,33 @@ async def test_no_bwrap_says_how_to_get_one(tmp_path, monkeypatch) -> None:
     assert "no-such-bwrap" in (probe.reason or "")
 
 
+def test_it_all_works_on_uvloop(tmp_path) -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def main() -> None:
+        manager = SandboxManager(records(tmp_path))
+        for probe in await manager.probes():
+            if not probe.works:
+                continue
+            sandbox = await manager.start(SandboxSpec(), probe.runtime)
+            chunks: list[bytes] = []
+
+            async def take(data: bytes, chunks: list[bytes] = chunks) -> None:
+                chunks.append(data)
+
+            result = await sandbox.act("bash", {"command": "seq 100000"}, timeout=60, on_output=take)
+            assert result.outcome == "ok"
+            assert b"".join(chunks).endswith(b"\n100000\n")
+            starting = asyncio.create_task(manager.start(SandboxSpec(), probe.runtime))
+            await asyncio.sleep(0.01)
+            starting.cancel()
+        await manager.close()
+
+    uvloop.run(main())
+    assert tree.descendants(os.getpid()) == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_hook() -> None:
     assert [(record.name, record.preference) for record in prorl_sandbox_runtimes()] == [
         ("bubblewrap", 10),

@@ -7,7 +7,8 @@
                     server starts with CAP_SETUID, CAP_SETGID, CAP_SETPCAP alone, gives them up for good and becomes a
                     uid of the sandbox's own before anything of the agent's runs; seccomp refuses user namespaces
 
-Killing the pid namespace's init ends everything inside: the kernel reaps it only when all the rest are gone.
+The action server is the pid namespace's init: killing it ends everything inside, and the kernel lets bwrap reap it only
+when all the rest are gone.
 """
 
 from __future__ import annotations
@@ -135,6 +136,7 @@ class Bubblewrap:
             "protocol": frames.PROTOCOL,
             "uid": uid if self._root else None,
             "gid": uid,
+            "die_with_parent": True,
             "limits": msgspec.to_builtins(spec.limits),
             "env": env | spec.env,
             "workdir": spec.workdir,
@@ -143,7 +145,8 @@ class Bubblewrap:
 
     def _namespaces(self, spec: SandboxSpec, uid: int, fds: _Descriptors) -> Iterator[str]:
         yield from ("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", "sandbox")
-        yield from ("--die-with-parent", "--new-session", "--clearenv")
+        # The action server is the namespace's init: nothing inside can kill it, and bwrap, its parent, reaps it.
+        yield from ("--die-with-parent", "--as-pid-1", "--new-session", "--clearenv")
         if not spec.network:
             yield "--unshare-net"
         if not self._root:

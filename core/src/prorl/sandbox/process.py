@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import select
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -89,8 +88,6 @@ class Spawner:
 
 async def readable(fd: int) -> None:
     """Wait until ``fd`` is readable; for a pidfd: until the process has ended."""
-    if select.select([fd], [], [], 0)[0]:
-        return
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(fd, ready.set)

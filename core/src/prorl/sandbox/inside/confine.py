@@ -9,9 +9,11 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import signal
 import struct
 from typing import Any
 
+PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_CAPBSET_READ = 23
 PR_CAPBSET_DROP = 24
@@ -28,6 +30,11 @@ def adopt_orphans() -> None:
 def hide() -> None:
     """Nobody of the same uid may trace us or read our memory and descriptors."""
     _prctl(PR_SET_DUMPABLE, 0)
+
+
+def die_with_parent() -> None:
+    """SIGKILL when our parent ends. The kernel forgets an earlier request when the uid changes."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def drop_privileges(uid: int, gid: int) -> None:

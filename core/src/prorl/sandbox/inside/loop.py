@@ -57,15 +57,15 @@ class Loop:
         """Call ``callback(wait status)`` when the child ends."""
         self._children[pid] = callback
 
-    def reap(self) -> None:
-        """Collect every child that has ended; orphans that were given to us among them."""
+    def reap(self) -> bool:
+        """Collect every child that has ended, orphans that were given to us among them; says whether any are left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return False
             if pid == 0:
-                return
+                return True
             callback = self._children.pop(pid, None)
             if callback:
                 callback(status)

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections import deque
 from typing import Any, Protocol
 
@@ -40,6 +41,7 @@ from .loop import Loop
 
 HIGH_WATER = 256 * 1024  # bytes for the host that may wait before commands are no longer read
 MAX_ACTIONS = 64
+REAP_WITHIN = 0.5
 MAX_TIMEOUT = 7 * 86400.0
 
 
@@ -79,7 +81,9 @@ class Server:
         self._loop.run()
         # Not only children: orphans that called setsid are below us too, for we are a subreaper.
         tree.signal_tree(os.getpid(), signal.SIGKILL)
-        self._loop.reap()
+        deadline = time.monotonic() + REAP_WITHIN
+        while self._loop.reap() and time.monotonic() < deadline:
+            time.sleep(0.002)
 
     # -- the connection
 
@@ -226,6 +230,8 @@ def become(settings: dict[str, Any], limits: dict[str, Any]) -> None:
     """Turn into the agent's user, within the limits; there is no way back."""
     if settings.get("uid") is not None:
         confine.drop_privileges(argument(settings, "uid", int), argument(settings, "gid", int))
+    if settings.get("die_with_parent"):
+        confine.die_with_parent()
     confine.limit(limits)
     confine.adopt_orphans()
     confine.hide()
