@@ -16,7 +16,7 @@ class BackendSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     every ``/clear_llm_server``).
     """
 
-    url: Annotated[str, msgspec.Meta(pattern=r"^https?://[^\s]+$", max_length=2000)]
+    url: Annotated[str, msgspec.Meta(pattern=r"^https?://[^\s]+$(?!\n)", max_length=2000)]
     dialect: str | None = None
     model: str | None = None
     tokenizer: str | None = None

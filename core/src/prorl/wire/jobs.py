@@ -9,7 +9,8 @@ import msgspec
 from prorl.wire.sampling import SamplingParams
 
 Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=604_800.0)]
-JobId = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@+\-]*$")]
+# `$` alone also matches before a last line break, which would then stand in a header.
+JobId = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@+\-]*$(?!\n)")]
 StageName = Literal["init", "run", "eval"]
 STAGES: tuple[StageName, ...] = ("init", "run", "eval")
 
