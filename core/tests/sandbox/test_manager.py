@@ -99,6 +99,7 @@ async def test_probes_are_made_once(tmp_path, bubblewrap) -> None:
     assert by_name["bubblewrap"].isolation == "full"
     assert by_name["bubblewrap"].capabilities["ipython"]
     assert by_name["bubblewrap"].start_ms
+    assert (by_name["bubblewrap"].version or "").startswith("bubblewrap ")
     assert by_name["local"].isolation == "none"
     for probe in first:
         denied = {name for name, can in probe.capabilities.items() if not can}

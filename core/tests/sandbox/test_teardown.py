@@ -8,10 +8,12 @@ import resource
 import secrets
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from prorl.api import SandboxFault, SandboxSpec
+from prorl.api import Sandbox, SandboxFault, SandboxSpec
+from prorl.sandbox.bubblewrap import Bubblewrap
 from prorl.sandbox.inside import tree
 from prorl.sandbox.local import Local
 from prorl.sandbox.settings import SandboxSettings
@@ -32,6 +34,13 @@ def descriptors() -> int:
 
 def below_us() -> list[tree.Process]:
     return tree.descendants(os.getpid())
+
+
+def wait_for_none_below_us() -> None:
+    deadline = time.monotonic() + 60
+    while below_us() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert below_us() == []
 
 
 async def test_twenty_sandboxes_leave_nothing(runtime, running, until, tmp_path) -> None:
@@ -114,6 +123,22 @@ async def test_cancel_during_start(runtime, tmp_path, delay: float) -> None:
     await runtime.close()
     assert below_us() == []
     assert descriptors() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("delay", [0, 0.001, 0.003, 0.01, 0.03])
+def test_an_event_loop_that_ends_during_a_start(delay: float, tmp_path) -> None:
+    """Everything is cancelled then, the start itself too."""
+
+    async def main() -> None:
+        for runtime in (Bubblewrap(), Local(SandboxSettings(scratch=str(tmp_path)))):
+            tasks.append(asyncio.create_task(runtime.start(SandboxSpec())))
+        await asyncio.sleep(delay)
+
+    tasks: list[asyncio.Task[Sandbox]] = []
+    asyncio.run(main())
+    assert all(task.done() for task in tasks)
+    wait_for_none_below_us()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -218,7 +218,7 @@ class Bubblewrap:
             works=bash.outcome == "ok",
             isolation="full",
             reason=None if bash.outcome == "ok" else f"bash does not work inside: {bash.error}",
-            version=host.find_bwrap(self._settings.bwrap),
+            version=await asyncio.to_thread(host.version, host.find_bwrap(self._settings.bwrap)),
             start_ms=(started - began) * 1000,
             capabilities={
                 "network": True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -84,3 +85,11 @@ def find_bwrap(configured: str | None) -> str | None:
     except ImportError:
         return shutil.which("bwrap")
     return str(package.bwrap_path())
+
+
+def version(program: str | None) -> str | None:
+    """What ``program --version`` says, one line of it."""
+    if program is None:
+        return None
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, timeout=10)
+    return done.stdout.strip().partition("\n")[0] or None

@@ -68,7 +68,7 @@ class Local:
         await self._starts.drain()
 
     async def _start(self, spec: SandboxSpec) -> ServedSandbox:
-        folder = await asyncio.to_thread(_make_folder, self._settings.scratch)
+        folder = _make_folder(self._settings.scratch)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         python, _ = host.interpreter(self._settings.python)

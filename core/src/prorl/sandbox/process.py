@@ -67,7 +67,7 @@ class Spawner:
     async def spawn(
         self, argv: Sequence[str], *, env: Mapping[str, str], pass_fds: Sequence[int], own_session: bool = False
     ) -> Child:
-        """Raises :class:`SandboxFault` when the program cannot be started. Not to be cancelled: shield it."""
+        """Raises :class:`SandboxFault` when the program cannot be started."""
 
         def start() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
@@ -80,8 +80,18 @@ class Spawner:
                 start_new_session=own_session,
             )
 
+        starting = asyncio.get_running_loop().run_in_executor(self._executor, start)
         try:
-            return Child(await asyncio.get_running_loop().run_in_executor(self._executor, start))
+            return Child(await asyncio.shield(starting))
+        except asyncio.CancelledError:
+            # The thread goes on regardless. Wait for it: the descriptors it passes on must not be closed meanwhile, and
+            # what it has started must not be forgotten.
+            with contextlib.suppress(OSError):
+                child = Child(await starting)
+                child.kill()
+                await child.wait()
+                child.close_stderr()
+            raise
         except OSError as error:
             raise SandboxFault(f"cannot start {argv[0]}: {error}", code="start_failed") from error
 

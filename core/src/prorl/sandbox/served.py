@@ -109,12 +109,11 @@ class Starts:
     async def _undo(self, task: asyncio.Task[ServedSandbox]) -> None:
         try:
             sandbox = await task
-        except SandboxFault:
-            return  # it had failed and cleaned up by itself
-        try:
             await sandbox.stop(grace=0)
+        except SandboxFault:
+            return  # it had failed, and cleaned up by itself
         except Exception:
-            log.exception("sandbox %s of a cancelled start could not be stopped", sandbox.id)
+            log.exception("the sandbox of a cancelled start could not be stopped")
 
     async def drain(self) -> None:
         while self._undoing:
