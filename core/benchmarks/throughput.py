@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from litestar import Request, Response, post
+
 from prorl.api import AgentHandler, HandlerRecord, Job
 from prorl.plugins.registry import Registry
 from prorl.server.serve import RunningServer

@@ -3,6 +3,7 @@
 from contextlib import AsyncExitStack
 
 import pytest
+
 from prorl.agent import AgentSettings, ToolAgentHandler
 from prorl.api import ConfigError, Job, Message, Observation, Reply, ToolSchema
 from prorl.wire import JobRequest

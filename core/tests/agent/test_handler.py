@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+
 from prorl.agent import AgentSettings
 from prorl.api import BudgetExceeded, ConfigError, GraderFault, JobCancelled, Message, SandboxSpec, TaskFault
 

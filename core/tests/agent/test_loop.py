@@ -1,6 +1,7 @@
 """How a rollout ends, and what the model is told on the way."""
 
 import pytest
+
 from prorl.agent import AgentSettings
 from prorl.api import ContextOverflow, ModelFault, Observation, SandboxFault, TaskFault, ToolSchema
 from prorl.wire.trajectory import ToolCall

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from prorl.plugins import discover
 from prorl.server.serve import RunningServer
 from prorl.server.settings import parse_settings

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
+
 from prorl.api import Probe, RuntimeRecord
 from prorl.cli import doctor
 from prorl.plugins import Registry, discover

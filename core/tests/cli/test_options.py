@@ -8,6 +8,7 @@ import click
 import msgspec
 import pytest
 from click.testing import CliRunner
+
 from prorl.api import ConfigError
 from prorl.cli.options import Flag, assignments, settings_flags
 

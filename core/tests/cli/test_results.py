@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+
 from prorl.api import ConfigError
 from prorl.cli.rollout.results import ResultFile
 from prorl.wire import RolloutResult, Segment, Trajectory, VersionSpan

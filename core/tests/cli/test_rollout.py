@@ -12,6 +12,7 @@ import httpx
 import msgspec
 import pytest
 from click.testing import CliRunner
+
 from prorl.api import ConfigError
 from prorl.cli.rollout import command
 from prorl.cli.rollout.rows import key_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from prorl.api import ConfigError
 from prorl.cli.rollout.rows import key_of, read_rows, requests
 from prorl.wire import JobRequest, SamplingParams

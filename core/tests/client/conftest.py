@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 import pytest
+
 from prorl.client import RolloutClient
 from prorl.wire import JobRequest, JobView, RolloutResult
 

@@ -9,6 +9,7 @@ import sys
 import httpx
 import msgspec
 import pytest
+
 from prorl.client import DEFAULT_URL, BlockingClient, RolloutClient, ServerUnreachable, ServiceError
 from prorl.wire import BackendSpec, CancelReply, JobEvent, JobRequest, JobView, PluginReport, Problem, RolloutResult
 

@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+
 from prorl.client import RolloutClient, ServiceError
 from prorl.plugins import discover
 from prorl.server.serve import RunningServer

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from prorl.agent import AgentSettings, ToolAgentHandler
 from prorl.api import HandlerRecord, Job, Message
 from prorl.testing.lab import Lab

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 
 import httpx
 import pytest
+
 from prorl.llm.plugin import prorl_llm_dialects
 from prorl.llm.pool import BackendPool, PoolSettings
 from prorl.testing.engines import LlamaEngine
@@ -41,9 +42,9 @@ async def make_pool() -> AsyncIterator[Callable[..., BackendPool]]:
 
 @pytest.fixture
 def eventually() -> Callable[..., object]:
-    async def wait(condition: Callable[[], object], within: float = 60.0) -> None:
+    async def wait(condition: Callable[[], Awaitable[object]], within: float = 60.0) -> None:
         async with asyncio.timeout(within):
-            while not await condition():
-                await asyncio.sleep(0.05)
+            while not await condition():  # noqa: ASYNC110 - the condition is in another process
+                await asyncio.sleep(0.02)
 
     return wait

@@ -8,6 +8,7 @@ import statistics
 from contextlib import nullcontext
 
 import pytest
+
 from prorl.api import ContextOverflow
 from prorl.llm.checks import check_reply
 from prorl.llm.dialects.llamacpp import LlamaCpp, _body

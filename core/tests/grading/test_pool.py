@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from prorl.api import GraderFault
 from prorl.grading import GraderPool
 

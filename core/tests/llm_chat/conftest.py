@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from tokenizers import AddedToken
+
 from prorl.api.llm import EngineInfo, Generation, Tokenizer
 from prorl.llm.chat import ChatSession, RendererCache
 from prorl.llm.lease import Sampled
@@ -14,7 +16,6 @@ from prorl.llm.template import ChatTemplate
 from prorl.llm.tokenizers import LocalTokenizer
 from prorl.testing.bytebpe import build_tokenizer
 from prorl.wire.sampling import SamplingParams
-from tokenizers import AddedToken
 
 TEMPLATES = Path(__file__).parent / "templates"
 HEADERS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")

@@ -4,6 +4,7 @@ import asyncio
 
 import msgspec
 import pytest
+
 from prorl.api import ContextOverflow, Message, ModelFault, TaskFault, ToolSchema
 from prorl.llm.chat import ChatSession, RendererCache
 from prorl.llm.tokenizers import LocalTokenizer, load_tokenizer

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from prorl.api import Message
 from prorl.llm.rendering import Renderer
 from prorl.llm.template import ChatTemplate

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from prorl.api import ModelFault
 from prorl.llm.ledger import Ledger, merge
 from prorl.wire import ToolCall, Trajectory, VersionSpan

@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 
 import pytest
+
 from prorl.api import ContextOverflow, Message, ToolSchema
 from prorl.llm.chat import ChatSession, RendererCache
 from prorl.llm.plugin import prorl_llm_dialects

@@ -1,6 +1,7 @@
 """The matrix: what a chat's stream says is what the template would have rendered for that conversation."""
 
 import pytest
+
 from prorl.api import Message, ToolSchema
 
 TEMPLATES = ["qwen3", "smollm2", "chatml", "headers"]

@@ -1,12 +1,13 @@
 """Templates that refuse, break or hide something end in a typed fault that says so."""
 
 import pytest
+from tokenizers import AddedToken
+
 from prorl.api import Message, ModelFault, TaskFault
 from prorl.llm.rendering import Renderer
 from prorl.llm.template import ChatTemplate, TemplateRefusal
 from prorl.llm.tokenizers import LocalTokenizer
 from prorl.testing.bytebpe import build_tokenizer
-from tokenizers import AddedToken
 
 USER = Message(role="user", content="Hi")
 CHATML = (

@@ -7,10 +7,11 @@ import pytest
 from huggingface_hub import constants
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
 from prorl.api import ConfigError
 from prorl.llm.tokenizers import LocalTokenizer, load_tokenizer
 from prorl.testing.bytebpe import build_tokenizer, write_tokenizer
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 
 async def test_from_a_folder(tmp_path):

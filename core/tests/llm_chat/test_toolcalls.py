@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from prorl.api import ToolSchema
 from prorl.llm.toolcalls import HermesFormat
 

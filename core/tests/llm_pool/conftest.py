@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 
 import pytest
+
 from prorl.llm.plugin import prorl_llm_dialects
 from prorl.llm.pool import BackendPool, PoolSettings
 from prorl.testing.scripted import ScriptedEngine

@@ -6,6 +6,7 @@ import asyncio
 import math
 
 import pytest
+
 from prorl.api import ContextOverflow, EngineInfo, Generation, ModelFault
 from prorl.llm.checks import check_reply, fit_context
 from prorl.testing.faulty import FAULTS, FaultyEngine

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 
 import pytest
+
 from prorl.api import ConfigError, ModelFault
 from prorl.testing.engines import free_port
 from prorl.testing.faulty import FaultyEngine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from prorl.llm.dialects.remote_tokenizer import RemoteTokenizer
 from prorl.testing.bytebpe import ADDED, SPECIAL, build_tokenizer
 

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+
 from prorl.api import ConfigError, ModelFault
 from prorl.llm.dialects.vllm import Vllm, VllmFactory
 from prorl.testing.httpd import HttpServer, Response, json_response

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+
 from prorl.api import AgentHandler, HandlerRecord, Job, SandboxSpec
 from prorl.llm.pool import BackendPool
 from prorl.pipeline.pipeline import Pipeline

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+
 from prorl.api import AgentHandler, Job, SandboxSpec
 from prorl.pipeline.errors import NotAccepting
 from prorl.pipeline.settings import PipelineSettings

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from prorl.api import (
     AgentHandler,
     ContextOverflow,

@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+
 from prorl.plugins import Registry, discover
 
 DATA = Path(__file__).parent.parent / "data" / "plugins"

@@ -6,6 +6,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+
 from prorl.api import ConfigError
 from prorl.plugins import HandlerUnavailable, discover
 

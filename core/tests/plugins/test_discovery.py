@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+
 from prorl.api import ConfigError, Record, hookspecs
 from prorl.plugins import Registry, discover
 from prorl.plugins.checks import RECORD_OF_HOOK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from prorl.api import ConfigError, HandlerRecord
 from prorl.plugins import HandlerUnavailable, Registry, UnknownDomain
 

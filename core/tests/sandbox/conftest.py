@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+
 from prorl.api import ActionResult, Sandbox, SandboxRuntime, SandboxSpec
 from prorl.sandbox.bubblewrap import Bubblewrap
 from prorl.sandbox.inside import tree

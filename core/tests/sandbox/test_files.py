@@ -6,6 +6,7 @@ import base64
 from typing import Any
 
 import pytest
+
 from prorl.api import SandboxSpec
 
 

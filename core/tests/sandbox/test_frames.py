@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from prorl.api import Limits, SandboxFault
 from prorl.sandbox.channel import Channel
 from prorl.sandbox.inside import frames

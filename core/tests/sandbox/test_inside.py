@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from prorl.api import SandboxSpec
 from prorl.sandbox import inside
 from prorl.sandbox.inside import tree

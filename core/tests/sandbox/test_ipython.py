@@ -6,6 +6,7 @@ import asyncio
 import secrets
 
 import pytest
+
 from prorl.api import SandboxSpec
 from prorl.sandbox.bubblewrap import Bubblewrap
 from prorl.sandbox.settings import SandboxSettings

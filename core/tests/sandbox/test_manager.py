@@ -6,6 +6,7 @@ import asyncio
 import os
 
 import pytest
+
 from prorl.api import ConfigError, Probe, RuntimeRecord, SandboxFault, SandboxSpec
 from prorl.sandbox.inside import tree
 from prorl.sandbox.manager import SandboxManager

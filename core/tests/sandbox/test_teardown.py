@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from prorl.api import Sandbox, SandboxFault, SandboxSpec
 from prorl.sandbox.bubblewrap import Bubblewrap
 from prorl.sandbox.inside import tree

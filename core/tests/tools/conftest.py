@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+
 from prorl.api import SandboxSpec, ToolContext
 from prorl.sandbox.local import Local
 from prorl.sandbox.settings import SandboxSettings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+
 from prorl.api import SandboxFault, ToolContext
 from prorl.tools.execute import ExecuteBash, ExecuteIPythonCell
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 import pytest
+
 from prorl.tools.base import StructTool
 from prorl.tools.plugin import prorl_tool_backends
 from prorl.tools.schema import parameters

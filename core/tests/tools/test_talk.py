@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from prorl.tools.talk import Finish, Think
 
 

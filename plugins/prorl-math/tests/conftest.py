@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+
 from prorl.grading import GraderPool
 
 HERE = Path(__file__).resolve().parent

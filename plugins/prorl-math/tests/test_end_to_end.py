@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+
 from prorl.testing.engines import LlamaEngine
 from prorl.testing.lab import Lab
 from prorl.wire import RolloutResult

@@ -2,6 +2,7 @@
 """Verdicts of the function that the grader's processes run, in such a process."""
 
 import pytest
+
 from prorl_math.answer import final_answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -4,6 +4,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 import pytest_asyncio
+
 from prorl.api import GraderFault, Job, Observation, Reply, TaskFault, ToolSchema
 from prorl.wire import JobRequest
 from prorl.wire.trajectory import ToolCall

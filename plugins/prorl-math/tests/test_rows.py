@@ -1,4 +1,5 @@
 import pytest
+
 from prorl.api import TaskFault
 from prorl_math.rows import read_gold, read_row
 

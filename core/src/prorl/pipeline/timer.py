@@ -8,9 +8,9 @@ there is no timer in the event loop at all, so a queued job costs nothing.
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 from prorl.api.errors import BudgetExceeded
 from prorl.wire.jobs import Budgets, StageName

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import sys
@@ -73,7 +74,13 @@ def run(settings: Settings, registry: Registry, *, on_listening: Callable[[str],
 
     Raises ``ConfigError`` for an address that cannot be had, and for wrong settings.
     """
-    server, bound, url = _prepare(settings, registry, lambda: (on_listening or _say)(url))
+
+    def listening() -> None:
+        gc.collect()
+        gc.freeze()  # what the start has made stays for good: no need to walk through it again and again
+        (on_listening or _say)(url)
+
+    server, bound, url = _prepare(settings, registry, listening)
     with bound:
         _check_started(server, lambda: server.run(sockets=[bound]))
 

@@ -108,6 +108,8 @@ class VllmEngine:
         self._options = [
             *("--max-model-len", str(max_context), "--max-num-seqs", str(parallel)),
             *("--dtype", "float32", "--enforce-eager"),
+            # on the CPU, vLLM 0.32 dies of a request with a seed whose prompt it reads in more than one step
+            *("--max-num-batched-tokens", str(max(8192, max_context))),
             # without these the model's own defaults and logprobs before temperature apply, silently
             *("--generation-config", "vllm", "--logprobs-mode", "processed_logprobs"),
             *("--enable-prompt-tokens-details", "--enable-tokenizer-info-endpoint"),

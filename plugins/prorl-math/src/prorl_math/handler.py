@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal
 from prorl.agent import ToolAgentHandler
 from prorl.api import ConfigError, GraderFault, InitOutput, Job, Message
 from prorl.grading import GraderPool
-
 from prorl_math.answer import final_answer
 from prorl_math.rows import read_row
 from prorl_math.settings import MathSettings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from prorl.api import DemoRecord, HandlerRecord, hookimpl
-
 from prorl_math import demo
 from prorl_math.handler import MathHandler
 from prorl_math.settings import MathSettings

@@ -12,6 +12,7 @@ import math
 from typing import Any, cast, get_args
 
 import msgspec
+
 from prorl.api import Message, TaskFault
 from prorl.api.llm import Role
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
+
 from prorl.agent import AgentSettings
 
 Reward = Annotated[float, msgspec.Meta(ge=-1000.0, le=1000.0)]

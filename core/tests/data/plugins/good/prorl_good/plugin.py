@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+
 from prorl.api import AgentHandler, CommandRecord, HandlerRecord, SettingsRecord, ToolRecord, hookimpl
 
 

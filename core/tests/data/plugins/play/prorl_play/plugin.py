@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import msgspec
+
 from prorl.api import AgentHandler, HandlerRecord, Message, hookimpl
 
 
