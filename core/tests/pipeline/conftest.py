@@ -120,5 +120,5 @@ def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
 
 async def wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - any condition, not only ours
             await asyncio.sleep(0.005)

@@ -17,8 +17,6 @@ from prorl.wire import JobRequest
 class Gate(AgentHandler):
     """Waits for ever in the stage that ``instance["at"]`` names."""
 
-    entered: dict[str, str] = {}
-
     async def init(self, job: Job) -> Any:
         box = await job.services.sandbox(SandboxSpec())
         await self.wait(job, "init")

@@ -140,13 +140,13 @@ async def test_a_fault_in_run_is_data(house, fault, kind, code, masked):
 
 
 async def test_an_exception_that_cannot_be_shown(house):
-    class Rude(Exception):
+    class RudeError(Exception):
         def __str__(self):
             raise RuntimeError("no")
 
     class Raises(Base):
         async def run(self, job):
-            raise Rude
+            raise RudeError
 
         async def eval(self, job):
             return {"reward": 1.0, "metrics": {"\ud800": "\ud800"}}
@@ -413,9 +413,9 @@ async def test_the_total_budget_counts_all_stages(house):
             await asyncio.sleep(30)
 
     async with house(Slow) as h:
-        result = await h.run("slow", budgets=Budgets(total_s=0.2))
+        result = await h.run("slow", budgets=Budgets(total_s=1.0))
     assert (result.status, result.stage, result.error.code) == ("timed_out", "run", "total_budget")
-    assert result.timing.run.worked_s < 5
+    assert result.timing.init.worked_s >= 0.1
 
 
 async def test_waiting_in_a_queue_costs_nothing(house):
@@ -429,14 +429,14 @@ async def test_waiting_in_a_queue_costs_nothing(house):
 
     async with house(Waits, settings=PipelineSettings(run_workers=1)) as h:
         first = h.pipeline.submit(JobRequest(domain="waits", instance={"holds": True}))
-        second = h.pipeline.submit(JobRequest(domain="waits", instance={}, budgets=Budgets(run_s=0.25, total_s=0.25)))
-        await asyncio.sleep(0.5)
+        second = h.pipeline.submit(JobRequest(domain="waits", instance={}, budgets=Budgets(run_s=1.0, total_s=1.0)))
+        await asyncio.sleep(1.5)
         gate.set()
         await first.result()
         result = await second.result()
     assert result.status == "completed"
-    assert result.timing.run.queued_s >= 0.25
-    assert result.timing.run.worked_s < 0.25
+    assert result.timing.run.queued_s >= 1.0
+    assert result.timing.run.worked_s < 1.0
 
 
 async def test_an_unfinished_run_can_be_graded(house):
