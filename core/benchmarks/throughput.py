@@ -10,6 +10,7 @@ hurts both; the ratio is what counts.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -86,6 +87,8 @@ def main() -> None:
 
         size = round(round_("/process", 200)["answer_bytes"])
         server.app.register(bare_route(b" " * size))
+        gc.collect()
+        gc.freeze()  # as `prorl serve` does once it listens
         round_("/bare", 500)
         round_("/process", 500)
         ratios, rates = [], {"bare": [], "process": []}

@@ -82,7 +82,8 @@ class Pipeline:
         self._pool = pool
         self._tables = tables or {}
         self._server = server
-        self._course = Course(House(registry, pool, sandboxes), self.settings, server=server, ended=self._job_ended)
+        self._house = House(registry, pool, sandboxes)
+        self._course = Course(self._house, self.settings, server=server, ended=self._job_ended)
         self._watchdog = Watchdog(threshold_s=self.settings.stall_s, handler_of=self._course.handler_of)
         self._handlers = Handlers()
         self._active: dict[str, JobRecord] = {}
@@ -105,6 +106,7 @@ class Pipeline:
     async def open(self) -> None:
         """Make the handlers and begin to watch the loop. Does not accept jobs yet."""
         self._handlers = await asyncio.to_thread(Handlers.make, self._registry.handlers, self._tables)
+        self._house.settle()
         self._watchdog.open(self._handlers)
         self._sweep()
 

@@ -36,17 +36,24 @@ class Sandboxes(Protocol):
 
 
 class House:
-    """What all jobs share."""
+    """What all jobs share. Call :meth:`settle` on the event loop's thread before the first job."""
 
     def __init__(self, registry: Registry, pool: BackendPool, sandboxes: Sandboxes) -> None:
         self.registry = registry
         self.pool = pool
         self.sandboxes = sandboxes
         self.renderers = RendererCache()
+        self.thread = threading.get_ident()
+
+    def settle(self) -> None:
+        """Remember which thread is the event loop's: handlers emit from others, too."""
+        self.thread = threading.get_ident()
 
 
 class Services:
     """Implements :class:`prorl.api.job.JobServices`. Call :meth:`attach` with the job that it serves."""
+
+    __slots__ = ("_chats", "_closed", "_house", "_job", "_lease", "_loop", "_record", "_sandboxes", "_timer", "_timing")
 
     def __init__(self, house: House, record: JobRecord, timer: JobTimer, timing: Timing) -> None:
         self._house = house
@@ -54,7 +61,6 @@ class Services:
         self._timer = timer
         self._timing = timing
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
         self._job: Job | None = None
         self._sandboxes: list[Sandbox] = []
         self._lease: Lease | None = None
@@ -98,7 +104,7 @@ class Services:
 
     def emit(self, kind: str, **data: Any) -> None:
         encoded = encode_data(data)  # here and now: the handler may change it later
-        if threading.get_ident() == self._thread:
+        if threading.get_ident() == self._house.thread:
             self._record.events.add(str(kind)[:100], encoded)
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._record.events.add, str(kind)[:100], encoded)
