@@ -17,6 +17,12 @@ from prorl.sandbox.inside import frames
 from prorl.sandbox.inside.frames import Frame, FrameReader, ProtocolError
 from prorl.sandbox.local import BOOT
 
+# A machine under load is no reason to fail.
+PATIENT = settings(deadline=None, suppress_health_check=list(HealthCheck))
+FIELDS = ["action", "arguments", "timeout", "outcome", "output", "data", "error", "seconds", "protocol", "x"]
+LEAVES = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() | st.text(max_size=8)
+NESTED = st.lists(LEAVES, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), LEAVES, max_size=5)
+VALUES = LEAVES | st.dictionaries(st.sampled_from(FIELDS), LEAVES | NESTED, max_size=6)
 JUNK = st.one_of(
     st.binary(max_size=300),
     st.builds(frames.pack, st.sampled_from(sorted(frames.TYPES)),
@@ -25,18 +31,7 @@ JUNK = st.one_of(
         lambda kind, request, value: frames.pack(kind, request, msgspec.json.encode(value)),
         st.sampled_from(sorted(frames.TYPES)),
         st.integers(0, 5),
-        st.recursive(
-            st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
-            lambda inner: st.lists(inner, max_size=3)
-            | st.dictionaries(
-                st.sampled_from(
-                    ["action", "arguments", "timeout", "outcome", "output", "data", "error", "seconds", "protocol", "x"]
-                ),
-                inner,
-                max_size=5,
-            ),
-            max_leaves=8,
-        ),
+        VALUES,
     ),
     st.builds(lambda length, kind: frames.HEADER.pack(length, kind, 1), st.integers(0, 2**32 - 1), st.integers(0, 255)),
 )  # fmt: skip
@@ -46,6 +41,7 @@ FRAMES = st.lists(
 )
 
 
+@PATIENT
 @given(FRAMES, st.data())
 def test_frames_survive_any_cutting(sent: list[Frame], data: st.DataObject) -> None:
     stream = b"".join(frames.pack(*frame) for frame in sent)
@@ -57,6 +53,7 @@ def test_frames_survive_any_cutting(sent: list[Frame], data: st.DataObject) -> N
     assert received == sent
 
 
+@PATIENT
 @given(st.lists(JUNK, max_size=10))
 def test_the_reader_takes_anything_or_refuses_it(chunks: list[bytes]) -> None:
     reader = FrameReader()
@@ -92,7 +89,7 @@ async def channel_against(sent: bytes) -> tuple[Channel, socket.socket]:
     return await Channel.open(ours), theirs
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(JUNK, max_size=6), st.booleans())
 def test_a_hostile_sandbox_is_a_fault_or_an_answer(chunks: list[bytes], greet: bool) -> None:
     async def main() -> None:
@@ -209,7 +206,7 @@ def server(tmp_path):
     return talk
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(JUNK, max_size=6), st.booleans())
 def test_the_server_survives_a_hostile_host(server, chunks: list[bytes], greet: bool) -> None:
     answers, code, errors = asyncio.run(server(*chunks, greet=greet))

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prorl.api import SandboxSpec
@@ -59,6 +59,7 @@ async def test_it_runs_on_every_python_here(tmp_path) -> None:
         assert result.output == "42\n", python
 
 
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.binary(max_size=400), st.integers(0, 60), st.lists(st.integers(0, 400), max_size=6))
 def test_capture_keeps_head_and_tail(data: bytes, limit: int, cuts: list[int]) -> None:
     capture = Capture(limit)

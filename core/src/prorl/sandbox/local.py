@@ -25,7 +25,7 @@ from prorl.api.sandbox import Probe, SandboxSpec
 from prorl.sandbox import host
 from prorl.sandbox.inside import frames, tree
 from prorl.sandbox.process import Child, Spawner
-from prorl.sandbox.served import ServedSandbox, Starts, connect
+from prorl.sandbox.served import ServedSandbox, connect, start_or_undo
 from prorl.sandbox.settings import SandboxSettings
 
 PACKAGES = Path(frames.__file__).parent.parent
@@ -51,7 +51,6 @@ class Local:
     def __init__(self, settings: SandboxSettings | None = None) -> None:
         self._settings = settings or SandboxSettings()
         self._spawner = Spawner(self.name)
-        self._starts = Starts()
 
     async def prepare(self, image: str | None) -> None:
         if image is not None:
@@ -61,11 +60,7 @@ class Local:
         await self.prepare(spec.image)
         if spec.binds or spec.fakeroot:
             raise SandboxFault("the local runtime has neither binds nor fakeroot", code="unsupported")
-        return await self._starts.run(self._start(spec))
-
-    async def close(self) -> None:
-        """Wait for cancelled starts to be undone."""
-        await self._starts.drain()
+        return await start_or_undo(self._start(spec))
 
     async def _start(self, spec: SandboxSpec) -> ServedSandbox:
         folder = _make_folder(self._settings.scratch)

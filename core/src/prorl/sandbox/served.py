@@ -1,14 +1,9 @@
-"""A sandbox alive, whatever started it: a channel to the action server, and a way to end it all.
-
-Starting is a task of its own. A caller that is cancelled meanwhile gets its cancellation at once, and the half-started
-sandbox is ended behind it; :meth:`Starts.drain` waits for those.
-"""
+"""A sandbox alive, whatever started it: a channel to the action server, and a way to end it all."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
@@ -16,8 +11,6 @@ from typing import Any
 from prorl.api.errors import SandboxFault
 from prorl.api.sandbox import ActionResult, OnOutput
 from prorl.sandbox.channel import Channel
-
-log = logging.getLogger(__name__)
 
 LANES = frozenset(("bash", "ipython"))
 Kill = Callable[[], Awaitable[None]]
@@ -90,31 +83,17 @@ async def connect(
     return channel
 
 
-class Starts:
-    """Starts that outlive a caller's cancellation just long enough to be undone."""
-
-    def __init__(self) -> None:
-        self._undoing: set[asyncio.Task[None]] = set()
-
-    async def run(self, starting: Coroutine[Any, Any, ServedSandbox]) -> ServedSandbox:
-        task = asyncio.create_task(starting, name="sandbox-start")
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            undo = asyncio.create_task(self._undo(task), name="sandbox-undo")
-            self._undoing.add(undo)
-            undo.add_done_callback(self._undoing.discard)
-            raise
-
-    async def _undo(self, task: asyncio.Task[ServedSandbox]) -> None:
-        try:
-            sandbox = await task
-            await sandbox.stop(grace=0)
-        except SandboxFault:
-            return  # it had failed, and cleaned up by itself
-        except Exception:
-            log.exception("the sandbox of a cancelled start could not be stopped")
-
-    async def drain(self) -> None:
-        while self._undoing:
-            await asyncio.wait(self._undoing)
+async def start_or_undo(starting: Coroutine[Any, Any, ServedSandbox]) -> ServedSandbox:
+    """Run a start as a task of its own. When the caller is cancelled it is undone before the cancellation goes on, also
+    if it had just succeeded and only the caller had not heard of it yet.
+    """
+    task = asyncio.create_task(starting, name="sandbox-start")
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.cancelling():  # an event loop that ends has done it; twice would interrupt the cleaning up
+            task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled() and task.exception() is None:
+            await task.result().stop(grace=0)
+        raise
