@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from prorl.api import AgentHandler, Job, SandboxSpec
 from prorl.pipeline.errors import NotAccepting
 from prorl.pipeline.settings import PipelineSettings
-from prorl.wire import JobRequest
+from prorl.wire import Budgets, JobRequest
 
 
 class Gate(AgentHandler):
@@ -194,3 +196,67 @@ async def test_cancelling_thousands_in_the_queue_is_quick_and_leaves_nothing(hou
         assert time.monotonic() - started < 20
         assert h.pipeline.status().stages["init"].queued == 0
         assert h.pipeline.status().jobs["cancelled"] == 3000
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_cancels_at_any_moment_lose_nothing_and_leak_nothing(house, until, seed):
+    """Jobs of every temper, cancelled at random points of their course."""
+    chance = random.Random(seed)
+
+    class Temper(AgentHandler):
+        grades_unfinished_runs = True
+
+        async def init(self, job: Job) -> Any:
+            box = await job.services.sandbox(SandboxSpec())
+            await self.act(job)
+            return box, {}, {}
+
+        async def run(self, job: Job) -> dict[str, Any]:
+            await self.act(job)
+            return {}
+
+        def eval(self, job: Job) -> dict[str, Any]:
+            return {"reward": 1.0}
+
+        async def run_exception(self, job: Job, exc: BaseException) -> dict[str, Any]:
+            await asyncio.sleep(0.001)
+            return {}
+
+        async def act(self, job: Job) -> None:
+            match job.instance["temper"]:
+                case "slow":
+                    await asyncio.sleep(0.02)
+                case "fails":
+                    raise ValueError("bad temper")
+                case "deaf":
+                    for _ in range(3):
+                        with suppress(asyncio.CancelledError):
+                            await asyncio.sleep(0.05)
+                case "ticks":
+                    for _ in range(20):
+                        await asyncio.sleep(0)
+
+    settings = PipelineSettings(init_workers=4, run_workers=4, eval_workers=2, ahead=3, cancel_grace_s=0.01)
+    async with house(Temper, settings=settings) as h:
+        handles = []
+        for number in range(120):
+            temper = chance.choice(["slow", "fails", "deaf", "ticks", "plain"])
+            budgets = Budgets(run_s=chance.choice([0.005, 5.0]))
+            handles.append(
+                h.pipeline.submit(
+                    JobRequest(domain="temper", instance={"temper": temper}, job_id=f"j{number}", budgets=budgets)
+                )
+            )
+            if chance.random() < 0.5:
+                h.pipeline.cancel(job_ids=[f"j{chance.randrange(number + 1)}"])
+            if chance.random() < 0.5:
+                await asyncio.sleep(chance.choice([0, 0, 0.002]))
+        async with asyncio.timeout(60):
+            results = [await handle.result() for handle in handles]
+        assert [result.job_id for result in results] == [f"j{number}" for number in range(120)]
+        assert all(result.error is not None or result.status == "completed" for result in results)
+        assert not any(result.error and result.error.kind == "internal" for result in results)
+        status = h.pipeline.status()
+        assert all(stage.busy == stage.queued == 0 for stage in status.stages.values())
+        assert status.jobs["queued"] == status.jobs["running"] == 0
+        await until(lambda: all(box.stopped == 1 for box in h.boxes.started))

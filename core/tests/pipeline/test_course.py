@@ -595,3 +595,42 @@ async def test_an_eval_that_raises_a_grader_fault(house):
     async with house(Broke) as h:
         result = await h.run("broke")
     assert (result.error.kind, result.error.code, result.mask_sample) == ("grader", "crash", True)
+
+
+async def test_waiting_for_an_llm_server_is_not_work(house):
+    class Talks(Base):
+        async def run(self, job):
+            await job.services.chat().open([])
+            return {}
+
+    async with house(Talks) as h:
+        result = await h.run("talks", backend_wait_s=1.5, budgets=Budgets(run_s=1.0))
+    assert (result.status, result.error.kind, result.error.code) == ("failed", "model", "no_backend")
+    assert result.timing.run.worked_s < 1.0
+    assert result.timing.total_s >= 1.5
+
+
+async def test_two_chats_share_the_jobs_lease_and_both_are_in_the_trajectory(house):
+    class Talks(Base):
+        async def run(self, job):
+            first, second = job.services.chat(), job.services.chat()
+            first.note("one")
+            second.note("two")
+            return {}
+
+    async with house(Talks) as h:
+        result = await h.run("talks")
+    assert result.trajectory.notes == ["one", "two"]
+    assert result.policy_versions == []
+
+
+async def test_an_unknown_tool_is_the_tasks_fault(house):
+    class Tooled(Base):
+        async def init(self, job):
+            job.services.tools(("hammer",))
+            return None, {}, {}
+
+    async with house(Tooled) as h:
+        result = await h.run("tooled")
+    assert result.error.kind == "task"
+    assert "hammer" in result.error.message
