@@ -634,3 +634,29 @@ async def test_an_unknown_tool_is_the_tasks_fault(house):
         result = await h.run("tooled")
     assert result.error.kind == "task"
     assert "hammer" in result.error.message
+
+
+async def test_an_error_of_the_pipelines_own_still_ends_in_a_result(house, monkeypatch):
+    class Plain(Base):
+        pass
+
+    async with house(Plain, settings=PipelineSettings(run_workers=1)) as h:
+        monkeypatch.setattr("prorl.pipeline.course.keep_output", lambda *_: 1 / 0)
+        result = await h.run("plain")
+        monkeypatch.undo()
+        assert (result.status, result.error.kind, result.mask_sample) == ("failed", "internal", True)
+        assert "ZeroDivisionError" in result.error.message
+        assert (await h.run("plain")).status == "completed"
+
+
+async def test_a_job_that_cancels_itself(house):
+    class Quits(Base):
+        async def run(self, job):
+            pipelines[0].cancel(job_ids=[job.id])
+            return {}
+
+    pipelines: list[Any] = []
+    async with house(Quits, settings=PipelineSettings(run_workers=1)) as h:
+        pipelines.append(h.pipeline)
+        assert (await h.run("quits")).status == "cancelled"
+        assert (await h.run()).status == "completed"

@@ -113,7 +113,7 @@ class Course:
                 if outcome is None:  # abandoned: another task has taken the job on, this one is nobody's
                     return
                 stage = await self._after(stage, record, live, outcome)
-        except Exception as bug:
+        except (Exception, asyncio.CancelledError) as bug:  # cancelled: the event loop is going down
             await self._fail_badly(record, bug)
 
     async def _work(self, stage: StageName, record: JobRecord, live: LiveJob) -> Outcome | None:
@@ -161,7 +161,7 @@ class Course:
         async def rest() -> None:
             try:
                 following = await self._after(stage, record, live, (None, fault))
-            except Exception as bug:
+            except (Exception, asyncio.CancelledError) as bug:
                 await self._fail_badly(record, bug)
             else:
                 if following is not None:
@@ -196,10 +196,10 @@ class Course:
             place, record.place = record.place, None
             self._pools[place].release()
 
-    async def _fail_badly(self, record: JobRecord, bug: Exception) -> None:
+    async def _fail_badly(self, record: JobRecord, bug: Exception | asyncio.CancelledError) -> None:
         """An error of our own: the job still ends with a result."""
         log.error("job %s: the pipeline failed in %s", record.id, record.stage, exc_info=bug)
-        record.broken = bug
+        record.broken = bug if isinstance(bug, Exception) else RuntimeError("the event loop was stopped")
         self._leave(record)
         await self._end(record)
 

@@ -82,13 +82,9 @@ class Watchdog:
             if who not in self._logged:
                 self._logged.add(who)
                 stack = "".join(traceback.format_stack(frame)) if frame is not None else "(no stack)\n"
-                log.warning(
-                    "%s blocks the event loop (%.2f s so far): make the method a plain `def`, or use "
-                    "asyncio.to_thread\n%s",
-                    f"handler {who}" if who != SERVER else "the server",
-                    now - beat,
-                    stack,
-                )
+                advice = "" if who == SERVER else ": make the method a plain `def`, or use asyncio.to_thread"
+                culprit = "the server" if who == SERVER else f"handler {who}"
+                log.warning("%s blocks the event loop (%.2f s so far)%s\n%s", culprit, now - beat, advice, stack)
 
     def _culprit(self, loop: asyncio.AbstractEventLoop, frame: FrameType | None) -> str:
         task = asyncio.current_task(loop)
