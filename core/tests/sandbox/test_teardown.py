@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from prorl.api import Sandbox, SandboxFault, SandboxSpec
-from prorl.sandbox.bubblewrap import Bubblewrap
+from prorl.sandbox.bubblewrap import BOOT, Bubblewrap
+from prorl.sandbox.host import find_bwrap
 from prorl.sandbox.inside import tree
 from prorl.sandbox.local import Local
 from prorl.sandbox.settings import SandboxSettings
@@ -225,8 +226,25 @@ async def test_a_host_killed_with_sigkill_takes_its_sandboxes_along(runtime, run
     await until(lambda: running(f"sleep {number}") == 0)
     await until(lambda: below_us() == [])
     swept = await Local(SandboxSettings(scratch=str(tmp_path))).sweep()
+    await runtime.sweep()
     assert swept == (1 if runtime.name == "local" else 0)
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_sweep_ends_children_that_lost_their_bwrap(bubblewrap, running, until) -> None:
+    """bwrap's child is bound to it only a moment after the fork; here one that looks like such an orphan."""
+    alive = await bubblewrap.start(SandboxSpec())
+    number, program = marker(), find_bwrap(None)
+    assert program is not None
+    namespaces = ["--unshare-user", "--unshare-pid", "--as-pid-1", "--ro-bind", "/", "/", "--proc", "/proc"]
+    orphan = ["sh", "-c", f"sleep {number}; true", "--info-fd", BOOT]
+    parent = await asyncio.create_subprocess_exec(program, *namespaces, "--", *orphan)
+    await until(lambda: running(f"sleep {number}") >= 3)  # bwrap, the shell and the sleep itself
+    assert await bubblewrap.sweep() >= 1
+    await parent.wait()
+    assert running(f"sleep {number}") == 0
+    assert (await alive.act("bash", {"command": "echo on"}, timeout=60)).output == "on\n"
+    await alive.stop()
 
 
 async def test_sweep_ends_what_a_dead_server_left_and_touches_nobody_elses(local, tmp_path, running, until) -> None:

@@ -18,6 +18,7 @@ import contextlib
 import os
 import re
 import secrets
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ import msgspec
 from prorl.api.errors import SandboxFault
 from prorl.api.sandbox import Limits, Probe, SandboxSpec
 from prorl.sandbox import host, seccomp
-from prorl.sandbox.inside import frames
+from prorl.sandbox.inside import frames, tree
 from prorl.sandbox.process import Child, Spawner, kill_and_wait, readable
 from prorl.sandbox.served import ServedSandbox, connect, start_or_undo
 from prorl.sandbox.settings import SandboxSettings
@@ -58,8 +59,10 @@ class Bubblewrap:
             raise SandboxFault("bubblewrap runs the host's own /usr: leave image out", code="image_unsupported")
 
     async def sweep(self) -> int:
-        """Nothing to do: sandboxes die with the thread that started them, and own no file."""
-        return 0
+        """End what servers killed in the very moment of a start left behind. All else dies with the thread that started
+        it, and no sandbox owns a file.
+        """
+        return await asyncio.to_thread(_kill_orphans)
 
     async def start(self, spec: SandboxSpec) -> ServedSandbox:
         """Raises :class:`SandboxFault` with what bwrap said."""
@@ -82,22 +85,20 @@ class Bubblewrap:
             with theirs, _Descriptors(theirs.fileno(), informed) as fds:
                 options = [*self._namespaces(spec, uid, fds), *self._view(spec, uid, binds, fds)]
                 argv = [bwrap, "--info-fd", str(informed), *options, "--", python, "-I", "-S", "-c", BOOT]
-                child = await self._spawner.spawn([*argv, str(theirs.fileno())], env={}, pass_fds=fds.all)
+                child = await self._spawner.spawn(
+                    [*argv, str(theirs.fileno())], pass_fds=fds.all, end=lambda child: self._abort(child, info)
+                )
             channel = await connect(
                 ours, self._hello(spec, uid, python), self._settings.start_timeout, child.read_stderr
             )
         except BaseException:
             ours.close()
             if child:
-                # Not bwrap alone: for a moment its child is not bound to it yet, and would wait for it for ever.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(INFO_WITHIN):
-                        await readable(info)
-                await self._end(child, _open_init(info))
-            else:
-                os.close(info)
+                await self._abort(child, info)
+            os.close(info)
             raise
         init = _open_init(info)
+        os.close(info)
         child.close_stderr()
         return ServedSandbox(
             id=f"bwrap-{secrets.token_hex(6)}",
@@ -106,6 +107,13 @@ class Bubblewrap:
             channel=channel,
             kill=lambda: self._end(child, init),
         )
+
+    async def _abort(self, child: Child, info: int) -> None:
+        """End a start half way. Not bwrap alone: for a moment its child is not bound to it and would wait for ever."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(INFO_WITHIN):
+                await readable(info)
+        await self._end(child, _open_init(info))
 
     async def _end(self, child: Child, init: int | None) -> None:
         """End init, and with it all that is inside; then bwrap, whose own exit says that init was reaped.
@@ -273,12 +281,38 @@ def _directories(path: str) -> Iterator[str]:
 
 
 def _open_init(info: int) -> int | None:
-    """A pidfd of the namespace's init, from what bwrap wrote; ``None`` when it has ended already. Closes ``info``."""
-    with open(info, "rb") as file:
-        os.set_blocking(info, False)
-        # Not decoded as JSON: bwrap writes it piece by piece, the pid first.
-        found = re.search(rb'"child-pid": (\d+)', file.read() or b"")
+    """A pidfd of the namespace's init, from what bwrap wrote; ``None`` when it has ended already."""
+    os.set_blocking(info, False)
+    try:
+        written = os.read(info, 4096)
+    except BlockingIOError:
+        return None
+    # Not decoded as JSON: bwrap writes it piece by piece, the pid first.
+    found = re.search(rb'"child-pid": (\d+)', written)
     try:
         return os.pidfd_open(int(found[1])) if found else None
     except ProcessLookupError:
         return None
+
+
+def _kill_orphans() -> int:
+    """SIGKILL children of bwrap that lost it before they were bound to it: same command line, but no such parent."""
+    killed = 0
+    for process in tree.processes():
+        line = _command_line(process.pid)
+        if BOOT.encode() not in line or b"--info-fd" not in line or _command_line(process.parent) == line:
+            continue
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            in_namespace = re.search(r"^NSpid:\t\d+\t", status, re.MULTILINE)
+            if in_namespace and tree.read_process(process.pid) == process:
+                os.kill(process.pid, signal.SIGKILL)
+                killed += 1
+    return killed
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

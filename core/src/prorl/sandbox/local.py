@@ -71,7 +71,7 @@ class Local:
         child: Child | None = None
         try:
             with theirs:
-                child = await self._spawner.spawn(argv, env={}, pass_fds=[theirs.fileno()], own_session=True)
+                child = await self._spawner.spawn(argv, pass_fds=[theirs.fileno()], end=_kill, own_session=True)
             hello = _hello(spec, folder, python)
             channel = await connect(ours, hello, self._settings.start_timeout, child.read_stderr)
         except BaseException:
@@ -153,14 +153,18 @@ def _hello(spec: SandboxSpec, folder: Path, python: str) -> dict[str, Any]:
     }
 
 
+async def _kill(child: Child) -> None:
+    child.kill()
+    await child.wait()
+    child.close_stderr()
+
+
 async def _end(child: Child | None, folder: Path) -> None:
     """End the tree below the server while that still holds it together, then the server, then whoever escaped."""
     if child:
         leader = tree.read_process(child.pid)
         await asyncio.to_thread(tree.signal_tree, child.pid, signal.SIGKILL)
-        child.kill()
-        await child.wait()
-        child.close_stderr()
+        await _kill(child)
         await asyncio.to_thread(_kill_escaped, folder, leader)
     await asyncio.to_thread(_remove, folder)
 

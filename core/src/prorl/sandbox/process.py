@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from prorl.api.errors import SandboxFault
@@ -65,14 +65,22 @@ class Spawner:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"spawn-{name}")
 
     async def spawn(
-        self, argv: Sequence[str], *, env: Mapping[str, str], pass_fds: Sequence[int], own_session: bool = False
+        self,
+        argv: Sequence[str],
+        *,
+        pass_fds: Sequence[int],
+        end: Callable[[Child], Awaitable[None]],
+        own_session: bool = False,
     ) -> Child:
-        """Raises :class:`SandboxFault` when the program cannot be started."""
+        """Start a program with an empty environment; ``end`` ends it again if we are cancelled meanwhile.
+
+        Raises :class:`SandboxFault` when the program cannot be started.
+        """
 
         def start() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
                 list(argv),
-                env=dict(env),
+                env={},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -87,10 +95,7 @@ class Spawner:
             # The thread goes on regardless. Wait for it: the descriptors it passes on must not be closed meanwhile, and
             # what it has started must not be forgotten.
             with contextlib.suppress(OSError):
-                child = Child(await starting)
-                child.kill()
-                await child.wait()
-                child.close_stderr()
+                await end(Child(await starting))
             raise
         except OSError as error:
             raise SandboxFault(f"cannot start {argv[0]}: {error}", code="start_failed") from error
