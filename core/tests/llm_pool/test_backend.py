@@ -79,7 +79,7 @@ async def test_two_versions_in_one_reply(pool, engine, clock, eventually):
     one.weight_version = "step-2"
     one.let_go()
     reply = await call
-    assert [span.version for span in reply.generation.weight_spans] == ["default", "step-2"]
+    assert [span.version for span in reply.generation.weight_spans] == ["", "step-2"]
     assert reply.policy_version == "0"
 
 

@@ -82,7 +82,7 @@ async def test_generate(ask):
     assert generation.logprobs == [-5.117606163024902, -5.6581950187683105]
     assert (generation.finish, generation.stop_token) == ("stop", 307)
     assert generation.prompt_echo == [72, 73, 74]
-    assert generation.weight_spans == [VersionSpan("default", 1), VersionSpan("v2", 1)]
+    assert generation.weight_spans == [VersionSpan("", 1), VersionSpan("v2", 1)]
     assert generation.cached_tokens == 2
     ((_, body),) = asked
     sampling = body.pop("sampling_params")

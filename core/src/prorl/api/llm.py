@@ -44,7 +44,11 @@ class EngineInfo(msgspec.Struct, kw_only=True):
 
 
 class Generation(msgspec.Struct, kw_only=True):
-    """One reply as the engine sampled it. ``token_ids`` includes the stop token when the engine sampled one."""
+    """One reply as the engine sampled it. ``token_ids`` includes the stop token when the engine sampled one.
+
+    ``weight_spans`` carry the engine's own names of its weights; an empty name stands for weights that it was not told
+    the name of: those the backend was registered with.
+    """
 
     token_ids: list[int]
     logprobs: list[float]

@@ -17,7 +17,7 @@ import httpx
 import msgspec
 
 from prorl.client.errors import ServerUnreachable, ServiceError
-from prorl.client.lanes import Lanes
+from prorl.net.lanes import Lanes
 from prorl.wire.service import Problem
 
 T = TypeVar("T")

@@ -67,7 +67,8 @@ class Ledger:
         """Append one reply. Raises ``ModelFault`` (code ``bad_reply``), leaving the ledger as it was, when ids,
         logprobs and versions do not fit together."""
         ids, logprobs = generation.token_ids, generation.logprobs
-        spans = generation.weight_spans or [VersionSpan(policy_version, len(ids))]
+        spans = generation.weight_spans or [VersionSpan("", len(ids))]
+        spans = [VersionSpan(span.version or policy_version, span.count) for span in spans]
         if not self._segments:
             raise ModelFault("a reply before any prompt", code="bad_reply")
         if len(ids) != len(logprobs):

@@ -1,4 +1,4 @@
-"""How the LLM pool behaves: the ``[llm]`` table of prorl.toml."""
+"""How the LLM pool behaves: the ``[pool]`` table of prorl.toml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How backends are connected to: one connection per call in flight (:class:`~prorl.client.lanes.Lanes`).
+"""How backends are connected to: one connection per call in flight (:class:`~prorl.net.lanes.Lanes`).
 
 With httpx's own pool a model call takes 10 ms of CPU when 256 are in flight, and more with more; this way it takes
 0.6 ms however many there are. How many there may be, the backend bounds.
@@ -11,8 +11,8 @@ import ssl
 
 import httpx
 
-from prorl.client.lanes import Lanes
 from prorl.llm.settings import PoolSettings
+from prorl.net.lanes import Lanes
 
 # A peer that vanished without a word (power, network) is noticed by the kernel after 30 + 3 * 10 s: reading has no
 # timeout of its own.

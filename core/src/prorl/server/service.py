@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,8 +16,10 @@ from prorl.sandbox.manager import SandboxManager
 from prorl.sandbox.plugin import runtimes
 from prorl.sandbox.settings import SandboxSettings
 from prorl.server.settings import Settings, check_settings
+from prorl.wire.backends import BackendSpec
 
 log = logging.getLogger("prorl.server")
+RETRY_S = 3.0
 
 
 class Service:
@@ -46,7 +49,9 @@ class Service:
             stack.push_async_callback(self.pool.close)
             await self.pipeline.open()
             stack.push_async_callback(self.pipeline.close)
-            await self._add_backends()
+            for spec in self.settings.backends:
+                adding = asyncio.create_task(self._add_backend(spec), name=f"add {spec.url}")
+                stack.callback(adding.cancel)
             if self.settings.server.accept_jobs:
                 self.pipeline.start()
             yield
@@ -61,13 +66,20 @@ class Service:
             if ended:
                 log.info("%d leftovers of a killed server ended", ended)
 
-    async def _add_backends(self) -> None:
-        """An LLM server of the settings that is not up yet is no reason not to start: jobs wait for one."""
-        for spec in self.settings.backends:
+    async def _add_backend(self, spec: BackendSpec) -> None:
+        """An LLM server of the settings that is not up yet is no reason not to start: it is asked until it is."""
+        while True:
             try:
                 await self.pool.add(spec)
-            except (Fault, ConfigError) as error:
-                log.warning("LLM server %s of the settings was not added: %s", spec.url, error)
+            except ConfigError as error:
+                log.error("LLM server %s of the settings cannot be added: %s", spec.url, error)
+                return
+            except Fault as error:
+                log.warning("LLM server %s of the settings is not there yet: %s", spec.url, error)
+                await asyncio.sleep(RETRY_S)
+            else:
+                log.info("LLM server %s of the settings was added", spec.url)
+                return
 
 
 def _runtimes(registry: Registry, settings: SandboxSettings) -> dict[str, RuntimeRecord]:

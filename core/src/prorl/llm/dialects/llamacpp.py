@@ -172,7 +172,7 @@ class LlamaCpp:
         await Endpoint(self._client, f"{self._url}/health", msgspec.Raw).probe()
 
     async def tokenizer(self) -> Tokenizer:
-        return await RemoteTokenizer.probe(f"llamacpp:{self._model}", self._encode, self._decode, plain=True)
+        return await RemoteTokenizer.probe(self._encode, self._decode, plain=True)
 
     async def _encode(self, text: str, special: bool) -> list[int]:
         body = {"content": text, "parse_special": special, "add_special": False}

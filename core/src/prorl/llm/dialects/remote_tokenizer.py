@@ -30,11 +30,14 @@ class RemoteTokenizer:
         self._is_one_token: dict[str, bool] = {}
 
     @classmethod
-    async def probe(cls, name: str, encode: Encode, decode: Decode, *, plain: bool) -> RemoteTokenizer:
-        """Ask once for a text with everything in it: the digest is that of its ids."""
+    async def probe(cls, encode: Encode, decode: Decode, *, plain: bool) -> RemoteTokenizer:
+        """Ask once for a text with everything in it: the digest is that of its ids.
+
+        Not of the model's name: new weights may be served under another one.
+        """
         ids = await encode(_PROBE, True)
         digest = hashlib.sha256(repr(ids).encode()).hexdigest()[:16]
-        return cls(encode, decode, plain=plain, digest=f"{name}:probe-sha256:{digest}")
+        return cls(encode, decode, plain=plain, digest=f"probe-sha256:{digest}")
 
     @property
     def digest(self) -> str:

@@ -26,6 +26,8 @@ from prorl.wire.sampling import SamplingParams
 from prorl.wire.trajectory import Finish, VersionSpan
 
 _START_TIME = re.compile(rb"^process_start_time_seconds ([0-9.e+]+)", re.MULTILINE)
+# What vLLM calls weights that nobody has named yet.
+_UNNAMED = "default"
 _FINISHES: dict[str | None, Finish] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 
@@ -123,7 +125,7 @@ class Vllm:
         async def decode(ids: Sequence[int]) -> str:
             return (await detokenize.post({"model": self._model, "tokens": list(ids)})).prompt
 
-        return await RemoteTokenizer.probe(f"vllm:{self._model}", encode, decode, plain=False)
+        return await RemoteTokenizer.probe(encode, decode, plain=False)
 
     # --- the two endpoints ---------------------------------------------------------------------------------------
 
@@ -201,7 +203,7 @@ class Vllm:
             if span.start != end:
                 raise ModelFault(f"{self._url}: version spans leave a gap at token {end}", code="version_gap")
             end = span.end
-        return [VersionSpan(span.version, span.end - span.start) for span in spans]
+        return [VersionSpan("" if span.version == _UNNAMED else span.version, span.end - span.start) for span in spans]
 
     def _finish(self, reason: str | None) -> Finish:
         if reason not in _FINISHES:
