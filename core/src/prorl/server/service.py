@@ -72,7 +72,7 @@ class Service:
             try:
                 await self.pool.add(spec)
             except ConfigError as error:
-                log.error("LLM server %s of the settings cannot be added: %s", spec.url, error)
+                log.warning("LLM server %s of the settings cannot be added: %s", spec.url, error)
                 return
             except Fault as error:
                 log.warning("LLM server %s of the settings is not there yet: %s", spec.url, error)
