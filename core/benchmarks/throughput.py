@@ -10,7 +10,6 @@ hurts both; the ratio is what counts.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import platform
@@ -25,7 +24,7 @@ from litestar import Request, Response, post
 
 from prorl.api import AgentHandler, HandlerRecord, Job
 from prorl.plugins.registry import Registry
-from prorl.server.serve import RunningServer
+from prorl.server.serve import RunningServer, calm_collector
 from prorl.server.settings import ServerSettings, Settings
 
 
@@ -87,8 +86,7 @@ def main() -> None:
 
         size = round(round_("/process", 200)["answer_bytes"])
         server.app.register(bare_route(b" " * size))
-        gc.collect()
-        gc.freeze()  # as `prorl serve` does once it listens
+        calm_collector()  # as `prorl serve` does once it listens
         round_("/bare", 500)
         round_("/process", 500)
         ratios, rates = [], {"bare": [], "process": []}

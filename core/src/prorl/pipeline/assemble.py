@@ -54,7 +54,8 @@ def _result(record: JobRecord, server: str) -> RolloutResult:
     if record.cancelled is not None:
         fault, stage, mask = record.cancelled, record.stage, True
     timing.total_s = round(record.age(), 6)
-    timing.model_s, timing.tools_s = round(timing.model_s, 6), round(timing.tools_s, 6)
+    if timing.model_s or timing.tools_s:
+        timing.model_s, timing.tools_s = round(timing.model_s, 6), round(timing.tools_s, 6)
     metrics: dict[str, Any] = verdict.metrics
     if notes:
         metrics["pipeline_notes"] = [note.encode("utf-8", "replace").decode() for note in notes]
