@@ -158,8 +158,9 @@ class Server:
     def _set_up(self, settings: dict[str, Any]) -> None:
         limits = argument(settings, "limits", dict)
         workdir = argument(settings, "workdir", str)
-        python = argument(settings, "python", str)
-        env = {str(name): str(value) for name, value in argument(settings, "env", dict).items()}
+        python = argument(settings, "python", str) or sys.executable
+        env = dict(os.environ) if settings.get("image_env") else {}  # what an image says its programs need
+        env.update((str(name), str(value)) for name, value in argument(settings, "env", dict).items())
         become(settings, limits)
         for directory in (workdir, env.get("HOME", workdir)):
             os.makedirs(directory, exist_ok=True)  # noqa: PTH103
