@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from prorl.api import SandboxSpec
+
 
 class Case(msgspec.Struct):
     command: str
@@ -76,6 +78,12 @@ NASTY = {
     "control characters printed": Case("printf '\\003\\004\\032\\034'", output="\x03\x04\x1a\x1c"),
     "raw terminal": Case("stty raw -isig </dev/tty; echo raw", output="raw\n"),
     "pager": Case("man bash 2>/dev/null | head -1; git log 2>/dev/null; echo ok", contains="ok"),
+    "less": Case("seq 1 5 > $TMPDIR/l; less $TMPDIR/l || more $TMPDIR/l", output="1\n2\n3\n4\n5\n"),
+    "git's own pager": Case(
+        "git init -q $TMPDIR/g 2>/dev/null && cd $TMPDIR/g && git -c user.name=a -c user.email=b commit -q --allow-empty "
+        "-m one && git log --format=%s; cd /; echo ok",
+        contains="ok\n",
+    ),
     "trap on INT": Case("trap 'echo mine' INT; echo set", output="set\n"),
     "exit trap": Case("trap 'echo leaving' EXIT; exit 2", exit_code=2, output="leaving\n", lost=True),
     "directory gone": Case("mkdir $TMPDIR/d; cd $TMPDIR/d; rmdir $TMPDIR/d; echo ok", output="ok\n"),
@@ -206,6 +214,107 @@ async def test_a_watcher_that_raises_ends_its_own_action_only(sandbox, bash) -> 
     with pytest.raises(ZeroDivisionError):
         await sandbox.act("bash", {"command": "yes"}, timeout=60, on_output=take)
     assert (await bash("echo on")).output == "on\n"
+
+
+SOFT = {"soft_timeout": 0.3, "stdin": "terminal", "if_running": "refuse"}
+
+
+async def test_a_quiet_command_goes_on_and_is_fed(bash) -> None:
+    first = await bash("read -r name; echo hello $name; read -r more; echo got:$more", **SOFT)
+    assert (first.outcome, first.output) == ("ok", "")
+    assert first.data == {"exit_code": -1, "cwd": first.data["cwd"], "state_lost": False, "running": True}
+    refused = await bash("echo other", **SOFT)
+    assert refused.outcome == "error"
+    assert "still running" in refused.error
+    second = await bash("Ada\n", is_input=True, **SOFT)
+    assert second.output == "hello Ada\n"
+    assert second.data["running"] is True
+    third = await bash("x\n", is_input=True, **SOFT)
+    assert third.output == "got:x\n"
+    assert third.data["exit_code"] == 0
+    assert "running" not in third.data
+    assert (await bash("echo $name")).output == "Ada\n"
+
+
+@pytest.mark.parametrize(("key", "code"), [("C-c", 130), ("C-d", 0), (" c-D ", 0)])
+async def test_keys_end_what_waits(bash, key: str, code: int) -> None:
+    assert (await bash("cat", **SOFT)).data["exit_code"] == -1
+    ended = await bash(key, is_input=True)
+    assert ended.data["exit_code"] == code
+    assert (await bash("echo on")).output == "on\n"
+
+
+async def test_a_key_without_meaning_says_so_and_harms_nothing(bash) -> None:
+    await bash("cat", **SOFT)
+    assert "no job control" in (await bash("C-z", is_input=True, **SOFT)).error
+    assert (await bash("\x1astill\n", is_input=True, **SOFT)).output == "\x1astill\n"
+
+
+async def test_output_between_two_looks_is_kept_and_so_is_the_end(bash, until) -> None:
+    await bash("sleep 0.5; echo late; touch done; exit 3", **SOFT)
+    seen = await bash("", is_input=True)
+    assert seen.output == "late\n"
+    assert seen.data["exit_code"] == 3
+    assert seen.data["state_lost"] is True
+
+
+async def test_an_end_that_nobody_waited_for_is_told_at_the_next_look(bash, sandbox) -> None:
+    await bash("until [ -e go ]; do sleep 0.01; done; echo came", **SOFT)
+    await sandbox.act("write", {"path": "go", "data": ""}, timeout=60)
+    while (seen := await bash("", is_input=True, soft_timeout=0.05)).data.get("running"):
+        pass
+    assert (seen.output, seen.data["exit_code"]) == ("came\n", 0)
+    assert "no command is running" in (await bash("", is_input=True)).error
+
+
+async def test_a_host_that_does_not_ask_ends_the_running_command(bash, running, until) -> None:
+    number = secrets.randbelow(10**9) + 10**9
+    await bash(f"x=kept; sleep {number}", **SOFT)
+    assert (await bash("echo $x")).output == "kept\n"
+    assert running(f"sleep {number}") == 0
+
+
+async def test_the_hard_timeout_holds_for_a_continued_command(bash, running) -> None:
+    number = secrets.randbelow(10**9) + 10**9
+    await bash(f"sleep {number}", **SOFT)
+    result = await bash("", is_input=True, timeout=0.3)
+    assert result.outcome == "timeout"
+    assert running(f"sleep {number}") == 0
+
+
+async def test_output_resets_the_quiet_time(bash) -> None:
+    result = await bash("for i in 1 2 3 4 5 6; do echo $i; sleep 0.2; done", soft_timeout=5)
+    assert result.data["exit_code"] == 0
+
+
+async def test_unread_input_does_not_reach_the_next_command(bash) -> None:
+    await bash("sleep 0.6", **SOFT)
+    await bash("echo stray\n", is_input=True)
+    assert (await bash("read -t 0.2 x; echo [$x]", stdin="terminal")).output == "[]\n"
+
+
+async def test_the_full_text_of_a_cut_output_is_in_a_file(bash) -> None:
+    result = await bash("seq 1 200000", output_chars=1000)
+    assert result.output_file_complete
+    whole = await bash(f"seq 1 200000 | cmp - {result.output_file} && stat -c %a {result.output_file}")
+    assert whole.output == "600\n"
+    assert (await bash("seq 1 10")).output_file is None
+
+
+async def test_spilled_files_are_few_and_bounded(bash) -> None:
+    for _ in range(10):
+        result = await bash("seq 1 1000", output_chars=100)
+    assert (await bash(f"ls $(dirname {result.output_file}) | wc -l")).output == "8\n"
+    result = await bash("head -c 40000000 /dev/zero | tr '\\0' x", output_chars=100)
+    assert not result.output_file_complete
+    assert (await bash(f"stat -c %s {result.output_file}")).output == f"{32 << 20}\n"
+
+
+async def test_no_room_for_the_file_is_no_error(runtime) -> None:
+    sandbox = await runtime.start(SandboxSpec(env={"TMPDIR": "/nowhere"}))
+    result = await sandbox.act("bash", {"command": "seq 1 1000", "output_chars": 100}, timeout=60)
+    await sandbox.stop(grace=0)
+    assert (result.outcome, result.output_file) == ("ok", None)
 
 
 async def test_input_reaches_who_asks_the_terminal(bash) -> None:

@@ -57,7 +57,11 @@ class Probe(msgspec.Struct, kw_only=True):
 
 
 class ActionResult(msgspec.Struct, kw_only=True):
-    """The one typed end of an action. ``output`` is what it printed (capped); ``data`` is the action's own answer."""
+    """The one typed end of an action. ``output`` is what it printed (capped); ``data`` is the action's own answer.
+
+    When output was cut, ``output_file`` is the path inside the sandbox of the file with all of it (or its beginning,
+    if not ``output_file_complete``).
+    """
 
     outcome: Outcome
     output: str = ""
@@ -65,6 +69,8 @@ class ActionResult(msgspec.Struct, kw_only=True):
     error: str | None = None
     seconds: float = 0.0
     truncated_bytes: int = 0
+    output_file: str | None = None
+    output_file_complete: bool = False
 
 
 class Sandbox(Protocol):

@@ -8,6 +8,7 @@ from typing import Any
 
 from . import tree
 from .capture import Capture
+from .spill import Spill
 
 DEFAULT_OUTPUT_CHARS = 30_000
 MAX_OUTPUT_CHARS = 120_000  # its JSON, escapes and all, fits a frame
@@ -17,11 +18,12 @@ class BadArgumentsError(Exception):
     """The caller's arguments make no sense; the message says which."""
 
 
-def argument(arguments: dict[str, Any], name: str, kind: type, default: Any = None) -> Any:
+def argument(arguments: dict[str, Any], name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
     """An argument of a known type; raises :class:`BadArgumentsError`."""
     value = arguments.get(name, default)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise BadArgumentsError(f"{name!r} must be {kind.__name__}")
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        raise BadArgumentsError(f"{name!r} must be {' or '.join(known.__name__ for known in kinds)}")
     return value
 
 
@@ -35,6 +37,7 @@ class Action:
         timeout: float,
         on_output: Callable[[int, bytes], None] | None,
         on_end: Callable[[int, dict[str, Any]], None],
+        spill: Spill | None = None,
     ) -> None:
         chars = argument(arguments, "output_chars", int, DEFAULT_OUTPUT_CHARS)
         self.request = request
@@ -42,7 +45,7 @@ class Action:
         self.timeout = timeout
         self.done = False
         self.begin()
-        self._capture = Capture(max(0, min(chars, MAX_OUTPUT_CHARS)))
+        self._capture = Capture(max(0, min(chars, MAX_OUTPUT_CHARS)), spill)
         self._on_output = on_output
         self._on_end = on_end
 
@@ -61,13 +64,15 @@ class Action:
         if self.done:
             return
         self.done = True
-        output, left_out = self._capture.finish()
+        captured = self._capture.finish()
         end: dict[str, Any] = {
             "outcome": outcome,
-            "output": output,
+            "output": captured.text,
             "data": data or {},
             "error": error,
             "seconds": time.monotonic() - self._began,
-            "truncated_bytes": left_out,
+            "truncated_bytes": captured.left_out,
+            "output_file": captured.file,
+            "output_file_complete": captured.complete,
         }
         self._on_end(self.request, end)

@@ -1,54 +1,51 @@
-"""A persistent bash on a pty that no command can wedge, and none can fool about where it ends.
+"""A persistent bash that no command can wedge, and none can fool about where it ends.
 
-The shell is not interactive. It reads its script from a pipe, a few lines per action: source the command from a memfd
-with stdin from /dev/null, then report exit code and directory on a descriptor of their own, beside a nonce. The pty
-carries output alone, and a random fence, written by the server once the report has come, marks its end.
+A random fence, written to the pty by the server once the shell has reported, marks the end of a command's output. The
+pty is the standard library's: ptyprocess would add a package that an image does not have, and 15 ms of import, for a
+fork and an exec that must hand over named descriptors anyway.
 
 ::
 
-    timeout or cancel:  SIGINT (the shell's trap returns from the command) -> SIGTERM, then SIGKILL to what the action
+    timeout or cancel:  SIGINT (the shell's trap returns from the command) -> SIGTERM, then SIGKILL to what the command
                         started -> SIGKILL to the shell, and a new one: "state lost"
+    soft timeout:       nothing printed for so long: the action ends with exit code -1, the command goes on, and an
+                        action with ``is_input`` feeds it and takes it up again. Its time runs only during actions.
+
+A command reads from /dev/null, or from the terminal where the caller can feed it (``"stdin": "terminal"``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 import signal
+import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from . import tree
-from .action import Action, argument
-from .child import COMMAND_FD, CONTROL_FD, STATUS_FD, describe_exit, exit_code, spawn
+from .action import Action, BadArgumentsError, argument
+from .child import describe_exit, exit_code
 from .loop import Loop, Timer
-from .terminal import Terminal
+from .shellprocess import BASH, ShellProcess
 
-BASH = "/bin/bash"
-MAX_STATUS = 64 * 1024
 INTERRUPTS_AT = (0.0, 0.1, 0.2, 0.3, 0.4)  # each returns from one more function of the command
 TERMINATE_AT = 0.6
 KILL_AT = 1.0
 KILL_SHELL_AT = 1.3
 SETTLE = 1.0
-SUBSTITUTIONS = (b"$(", b"<(", b">(")
-SYNTAX_ERROR = 2
-
-# Output of the lines themselves (set -x, set -v) goes to /dev/null; `return` in the INT trap leaves the sourced file,
-# so that the shell and its state outlive an interrupt.
-SETUP = f"exec {CONTROL_FD}<&-\n"
-# A line of its own first: whatever the agent wrote into our pipe through /proc ends there.
-LINES = f"""
-{{ builtin trap 'return 130' INT; }} 2>/dev/null
-{{ builtin . /dev/fd/{COMMAND_FD} </dev/null >/dev/tty 2>&1 {STATUS_FD}>&-; }} 2>/dev/null
-{{ builtin printf '%s\\0' NONCE "$?" "$PWD" >&{STATUS_FD}; }} 2>/dev/null
-"""
+MAX_BACKLOG = 64 * 1024
+STARTS = 3  # of a shell that ends before it is up
+STDIN = {"null": "/dev/null", "terminal": "/dev/tty"}
+KEYS = {"c-c": b"", "^c": b"", "ctrl+c": b"", "c-d": b"\x04", "^d": b"\x04", "ctrl+d": b"\x04"}
+STOP_KEYS = ("c-z", "^z", "ctrl+z")
+NO_JOBS = "C-z is of no use: this shell has no job control. End the command with C-c and start it again with & behind it."
+STILL_RUNNING = "The previous command is still running: go on with is_input, or end it with C-c."
 
 
 class Shell:
-    """At most one action at a time; a shell that died is replaced when the next one comes.
+    """At most one command at a time; a shell that died is replaced when the next one comes.
 
-    ``beside`` names the server's other children, which an action's end must not touch.
+    ``beside`` names the server's other children, which a command's end must not touch.
     """
 
     def __init__(
@@ -67,98 +64,123 @@ class Shell:
         self._beside = beside
         self._action: Action | None = None
         self._timers: list[Timer] = []
-        self._terminal: Terminal | None = None
-        self._checker = 0
-        self.pid = 0
-
-    def start(self, action: Action) -> None:
-        command = argument(action.arguments, "command", str).encode("utf-8", "replace")
-        if argument(action.arguments, "is_input", bool, False):
-            self._input(action, command)
-        elif not os.access(BASH, os.X_OK):
-            action.finish("error", error=f"this sandbox has no {BASH}")
-        else:
-            self._run(action, command)
+        self._process: ShellProcess | None = None
+        self._command: bytes | None = None  # under way
+        self._ended: tuple[str, dict[str, Any], str | None] | None = None  # while no action was there to hear of it
+        self._backlog = b""
+        self._next: Action | None = None
 
     @property
     def busy(self) -> bool:
-        return self._action is not None
+        return self._action is not None or self._next is not None
 
     @property
     def pids(self) -> list[int]:
         """The children of the server that are this lane's own."""
-        return [pid for pid in (self.pid, self._checker) if pid]
+        return [pid for pid in (self._process.pid, self._process.checker) if pid] if self._process else []
+
+    def start(self, action: Action) -> None:
+        command = argument(action.arguments, "command", str).encode("utf-8", "replace")
+        self._soft = argument(action.arguments, "soft_timeout", (int, float), 0)
+        if argument(action.arguments, "stdin", str, "null") not in STDIN:
+            raise BadArgumentsError("'stdin' must be 'null' or 'terminal'")
+        if argument(action.arguments, "is_input", bool, False):
+            self._input(action, command)
+        elif not os.access(BASH, os.X_OK):
+            action.finish("error", error=f"this sandbox has no {BASH}")
+        elif self._command is None:
+            self._run(action, command)
+        elif argument(action.arguments, "if_running", str, "end") == "refuse":
+            data = {"exit_code": -1, "cwd": self._cwd, "state_lost": False, "running": True}
+            action.finish("error", data, STILL_RUNNING)
+        else:
+            self._next = action
+            self._end("cancelled")
 
     def cancel(self, action: Action) -> None:
         if action is self._action:
             self._end("cancelled")
+        elif action is self._next:
+            self._next = None
+            action.finish("cancelled")
 
     def pause(self) -> None:
-        if self._terminal:
-            self._terminal.pause()
+        if self._process:
+            self._process.terminal.pause()
 
     def resume(self) -> None:
-        if self._terminal:
-            self._terminal.resume()
+        if self._process:
+            self._process.terminal.resume()
+
+    # -- a command
 
     def _run(self, action: Action, command: bytes) -> None:
-        terminal = self._terminal or self._spawn()
-        self._action = action
+        process = self._process or self._spawn()
         self._outcome = "ok"
         self._note: str | None = None
         self._exit: int | None = None
-        self._nonce = secrets.token_hex(16).encode()
-        self._status = b""
-        self._after(action.timeout, lambda: self._end("timeout"))
-        terminal.attach(action.emit)
+        self._ended = None
+        self._command = command
+        self._since = action.since
+        self._starts = 1
+        self._stdin = STDIN[action.arguments.get("stdin", "null")]
+        self._attach(action)
         try:
-            terminal.reset()
-            os.ftruncate(self._command, 0)
-            os.pwrite(self._command, command, 0)
-            if any(opening in command for opening in SUBSTITUTIONS):
-                self._check(terminal)
-            else:
-                self._send()
+            process.run(command, stdin=self._stdin)
         except OSError:  # no process to be had, a limit on files: the caller says so, and the shell is free again
-            self._action = None
+            self._action = self._command = None
             self._clear_timers()
-            terminal.detach()
+            process.terminal.detach()
             raise
 
-    def _check(self, terminal: Terminal) -> None:
-        """Let another bash parse the command first: an unbalanced substitution corrupts the memory of bash 5.2."""
-        slave = terminal.open_slave()
-        argv = [BASH, "--norc", "-O", "extglob", "-n", f"/dev/fd/{COMMAND_FD}"]
-        try:
-            fds = {0: slave, 1: slave, 2: slave, COMMAND_FD: self._command}
-            self._checker = spawn(argv, self._env, fds, self._workdir)
-        finally:
-            os.close(slave)
-        self._loop.on_exit(self._checker, self._on_checked)
-
-    def _on_checked(self, status: int) -> None:
-        self._checker = 0
-        if self._action and self._exit is None:
-            if status == 0 and self._outcome == "ok":
-                self._send()
-            else:
-                self._exit = SYNTAX_ERROR
-                self._settle()
-
-    def _send(self) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it has just died: its exit callback ends the action
-            os.write(self._control, LINES.encode().replace(b"NONCE", self._nonce))
-
     def _input(self, action: Action, text: bytes) -> None:
-        """Commands have no stdin: this reaches those that ask the terminal itself (/dev/tty)."""
-        if not self._action or not self._terminal:
+        """Feed the command; when no other action is waiting for it, this one is from now on."""
+        key = text.strip().lower().decode("latin-1")
+        if self._ended:
+            self._attach(action)
+            self._finish_with(*self._ended)
+        elif self._command is None or not self._process:
             action.finish("error", error="no command is running that could take input")
-        elif text.strip().lower() in (b"c-c", b"^c", b"ctrl+c"):
-            self._interrupt()
-            action.finish("ok")
+        elif key in STOP_KEYS:
+            action.finish("error", error=NO_JOBS)
         else:
-            left = len(text) - self._terminal.write(text)
-            action.finish("error" if left else "ok", error=f"{left} bytes did not fit" if left else None)
+            if KEYS.get(key) == b"":
+                self._process.interrupt()
+                left = 0
+            else:
+                data = KEYS.get(key, text)
+                left = len(data) - self._process.terminal.write(data)
+            problem = f"{left} bytes of the input did not fit: nobody reads it" if left else None
+            if self._action or problem:
+                action.finish("error" if problem else "ok", error=problem)
+            else:
+                self._attach(action)
+
+    def _attach(self, action: Action) -> None:
+        self._action = action
+        backlog, self._backlog = self._backlog, b""
+        action.emit(backlog)
+        if self._process:
+            self._process.terminal.attach(self._take)
+        self._after(action.timeout, lambda: self._end("timeout"))
+        if self._soft > 0:
+            self._heard = time.monotonic()
+            self._after(self._soft, self._if_quiet)
+
+    def _take(self, data: bytes) -> None:
+        if self._action:
+            self._heard = time.monotonic()
+            self._action.emit(data)
+        else:
+            self._backlog = (self._backlog + data)[-MAX_BACKLOG:]
+
+    def _if_quiet(self) -> None:
+        left = self._heard + self._soft - time.monotonic()
+        if left > 0:
+            self._after(left, self._if_quiet)
+        elif self._outcome == "ok" and self._exit is None:
+            self._clear_timers()
+            self._finish_with("ok", {"exit_code": -1, "cwd": self._cwd, "state_lost": False, "running": True}, None)
 
     # -- the way down
 
@@ -171,76 +193,56 @@ class Shell:
         self._after(TERMINATE_AT, lambda: self._signal_started(signal.SIGTERM))
         self._after(KILL_AT, lambda: self._signal_started(signal.SIGKILL))
         self._after(KILL_SHELL_AT, self._kill_shell)
+        if self._process:
+            self._process.drop()
 
     def _interrupt(self) -> None:
-        if self._terminal:
-            self._terminal.interrupt()
-        if self.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGINT)
+        if self._process:
+            self._process.interrupt()
 
     def _signal_started(self, number: int) -> None:
-        if self._action:
-            tree.signal_tree(os.getpid(), number, self._action.since, through=[self.pid], beside=self._beside())
+        if self._command is not None and self._process:
+            through = [pid for pid in (self._process.pid,) if pid]
+            tree.signal_tree(os.getpid(), number, self._since, through=through, beside=self._beside())
 
     def _kill_shell(self) -> None:
-        if self.pid:
+        if self._process:
             self._note = "The shell did not yield and was killed."
-            tree.signal_tree(self.pid, signal.SIGKILL)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+            self._process.kill()
 
     # -- the shell
 
-    def _spawn(self) -> Terminal:
-        terminal = Terminal(self._loop)
-        slave = terminal.open_slave()
-        control, self._control = os.pipe()
-        self._report, report = os.pipe()
-        self._command = os.memfd_create("command")
-        fds = {0: slave, 1: slave, 2: slave, CONTROL_FD: control, STATUS_FD: report, COMMAND_FD: self._command}
-        argv = [BASH, "--noprofile", "--norc", f"/dev/fd/{CONTROL_FD}"]
-        directory = self._cwd if os.access(self._cwd, os.X_OK) else self._workdir
-        try:
-            self.pid = spawn(argv, self._env, fds, directory, cpu_s=self._cpu_s, controlling_terminal=True)
-        except OSError:
-            terminal.close()
-            for fd in (self._control, self._report, self._command):
-                os.close(fd)
-            raise
-        finally:
-            for fd in (slave, control, report):
-                os.close(fd)
-        os.set_blocking(self._report, False)
-        os.write(self._control, SETUP.encode())
-        self._loop.watch(self._report, self._on_report, None)
-        self._loop.on_exit(self.pid, self._on_exit)
-        self._terminal = terminal
-        return terminal
+    def _spawn(self) -> ShellProcess:
+        self._process = ShellProcess(
+            self._loop,
+            self._env,
+            self._cwd if os.access(self._cwd, os.X_OK) else self._workdir,
+            cpu_s=self._cpu_s,
+            on_report=self._on_report,
+            on_exit=self._on_exit,
+        )
+        return self._process
 
-    def _on_report(self) -> None:
-        try:
-            data = os.read(self._report, MAX_STATUS)
-        except BlockingIOError:
+    def _on_report(self, code: int, directory: str) -> None:
+        if self._command is None or self._exit is not None:
             return
-        if not data:
-            self._loop.forget(self._report)
-        if not self._action or self._exit is not None:
-            return
-        self._status = (self._status + data)[-MAX_STATUS:]
-        _, found, report = self._status.rpartition(self._nonce + b"\0")
-        fields = report.split(b"\0")
-        if found and len(fields) >= 3:
-            self._exit = int(fields[0]) if fields[0].isdigit() else -1
-            self._cwd = fields[1].decode("utf-8", "replace")
-            self._settle()
+        self._exit = code
+        self._cwd = directory or self._cwd
+        self._settle()
 
     def _on_exit(self, status: int) -> None:
-        self._on_report()  # it may have reported before it died
-        self.pid = 0
-        if not self._action:
+        if self._command is None:
             self._release()
             return
+        if self._exit is None and self._outcome == "ok" and self._process and not self._process.ready:
+            if self._starts < STARTS:
+                # It has run nothing yet (the loader failed, a moment without memory): another may fare better.
+                self._starts += 1
+                self._release()
+                self._spawn().terminal.attach(self._take)
+                self._process.run(self._command, stdin=self._stdin)
+                return
+            self._outcome = "error"
         self._note = f"{self._note or f'The shell ended ({describe_exit(status)}).'} Its state is lost."
         if self._exit is None:
             self._exit = exit_code(status)
@@ -249,37 +251,47 @@ class Shell:
     def _settle(self) -> None:
         """The command is over: end what a timeout or cancel left of it, then read the rest of its output."""
         self._clear_timers()
-        if self._outcome != "ok":
+        if self._outcome not in ("ok", "error"):
             self._signal_started(signal.SIGKILL)
-        if self._terminal:
+        if self._process:
             self._after(SETTLE, self._give_up)
-            self._terminal.settle(self._finish)
+            self._process.terminal.settle(self._finish)
 
     def _give_up(self) -> None:
         """Something in the background floods the pty, so the fence is late."""
-        if self._terminal and self._terminal.paused:
+        if self._process and self._process.terminal.paused:
             self._after(SETTLE, self._give_up)  # no, the host is slow to take the output
-        elif self._terminal:
-            self._terminal.reached()
+        elif self._process:
+            self._process.terminal.reached()
 
     def _finish(self) -> None:
         self._clear_timers()
-        action, self._action = self._action, None
-        if self._terminal:
-            self._terminal.detach()
-        if not self.pid:
+        self._command = None
+        lost = self._process is None or not self._process.pid
+        if self._process:
+            self._process.terminal.detach()
+        if lost:
             self._release()
+        self._finish_with(self._outcome, {"exit_code": self._exit, "cwd": self._cwd, "state_lost": lost}, self._note)
+
+    def _finish_with(self, outcome: str, data: dict[str, Any], note: str | None) -> None:
+        action, self._action = self._action, None
+        following, self._next = self._next, None
+        self._clear_timers()
+        self._ended = None if action or following else (outcome, data, note)
         if action:
-            data = {"exit_code": self._exit, "cwd": self._cwd, "state_lost": not self.pid}
-            action.finish(self._outcome, data, self._note)
+            action.finish(outcome, data, note)
+        if following:
+            try:
+                following.begin()
+                self._run(following, following.arguments["command"].encode("utf-8", "replace"))
+            except OSError as error:
+                following.finish("error", error=str(error))
 
     def _release(self) -> None:
-        if self._terminal:
-            self._terminal.close()
-            self._terminal = None
-            self._loop.forget(self._report)
-            for fd in (self._control, self._report, self._command):
-                os.close(fd)
+        if self._process:
+            self._process.close()
+            self._process = None
 
     def _after(self, seconds: float, callback: Callable[[], None]) -> None:
         self._timers.append(self._loop.later(seconds, callback))

@@ -8,6 +8,7 @@ import os
 import signal
 import termios
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from .confine import limit_cpu
 
@@ -25,21 +26,49 @@ def spawn(
     cpu_s: int | None = None,
     controlling_terminal: bool = False,
 ) -> int:
-    """Fork and exec. ``fds`` maps the child's descriptor numbers to ours; with a controlling terminal it is on 0."""
-    pid = os.fork()
-    if pid:
-        return pid
-    with contextlib.suppress(BaseException):
+    """Fork and exec. ``fds`` maps the child's descriptor numbers to ours; with a controlling terminal it is on 0.
+
+    Raises ``OSError`` for whatever goes wrong before the program runs, so that no exit code of it is ever ours.
+    """
+    failed, failing = os.pipe()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(failed)
+        os.close(failing)
+        raise
+    if pid == 0:
+        _become(argv, env, fds, directory, cpu_s, controlling_terminal, failing)
+    os.close(failing)
+    with open(failed, "rb") as stream:  # noqa: PTH123
+        error = stream.read(4096)  # nothing, as soon as the program runs
+    if error:
+        os.waitpid(pid, 0)
+        raise OSError(f"cannot start {argv[0]}: {error.decode('utf-8', 'replace')}")
+    return pid
+
+
+def _become(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    fds: Mapping[int, int],
+    directory: str,
+    cpu_s: int | None,
+    controlling_terminal: bool,
+    failing: int,
+) -> NoReturn:
+    try:
         os.setsid()
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         # Ours first out of the way of the targets, so that no dup2 closes a source that is still to come.
+        failing = fcntl.fcntl(failing, fcntl.F_DUPFD_CLOEXEC, COMMAND_FD + 1)
         safe = {target: fcntl.fcntl(source, fcntl.F_DUPFD, COMMAND_FD + 1) for target, source in fds.items()}
         for target, source in safe.items():
             os.dup2(source, target, inheritable=True)
         for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
-            if fd not in fds:
+            if fd not in fds and fd != failing:
                 with contextlib.suppress(OSError):
                     os.close(fd)
         if controlling_terminal:
@@ -47,7 +76,10 @@ def spawn(
         os.chdir(directory)
         limit_cpu(cpu_s)
         os.execve(argv[0], list(argv), dict(env))  # noqa: S606
-    os._exit(127)
+    except BaseException as error:
+        os.write(failing, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
+    finally:
+        os._exit(127)
 
 
 def describe_exit(status: int) -> str:

@@ -38,6 +38,7 @@ from .frames import (
 )
 from .ipython import Kernel
 from .loop import Loop
+from .spill import Spill
 
 HIGH_WATER = 256 * 1024  # bytes for the host that may wait before commands are no longer read
 MAX_ACTIONS = 64
@@ -74,6 +75,7 @@ class Server:
         self._lanes: dict[str, Lane] = {}
         self._waiting: deque[tuple[Action, Lane]] = deque()
         self._files: Files | None = None
+        self._spill: Spill | None = None
 
     def run(self) -> None:
         self._socket.setblocking(False)
@@ -170,6 +172,7 @@ class Server:
         kernel = Kernel(self._loop, env, workdir, python=python, cpu_s=cpu_s, beside=lambda: shell.pids)
         self._lanes = {"bash": shell, "ipython": kernel}
         self._files = Files(workdir, settings.get("root"))
+        self._spill = Spill(env.get("TMPDIR") or "/tmp")  # noqa: S108 - inside, nobody else is there
 
     def _start(self, request: int, message: dict[str, Any]) -> None:
         if request in self._actions or len(self._actions) >= MAX_ACTIONS:
@@ -212,7 +215,7 @@ class Server:
             raise BadArgumentsError("'timeout' must be a number of seconds")
         arguments = argument(message, "arguments", dict)
         on_output = self._stream if message.get("stream") else None
-        return Action(request, arguments, min(float(timeout), MAX_TIMEOUT), on_output, self._end)
+        return Action(request, arguments, min(float(timeout), MAX_TIMEOUT), on_output, self._end, self._spill)
 
     def _stream(self, request: int, data: bytes) -> None:
         self._send(pack(OUTPUT, request, data))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import signal
 import struct
 import termios
@@ -27,6 +26,8 @@ class Terminal:
         attributes = termios.tcgetattr(self.slave)
         attributes[3] &= ~termios.ECHO
         attributes[1] &= ~termios.OPOST
+        # ^Z would stop the shell too, which has no job control to go on with.
+        attributes[6][termios.VSUSP] = b"\0"
         self._attributes = attributes
         self.reset()
         ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
@@ -45,8 +46,9 @@ class Terminal:
         return os.open(os.ttyname(self.slave), os.O_RDWR | os.O_NOCTTY)
 
     def reset(self) -> None:
-        """Undo what a command did to the modes."""
+        """Undo what a command did to the modes, and drop input that nobody read."""
         termios.tcsetattr(self.slave, termios.TCSANOW, self._attributes)
+        termios.tcflush(self.slave, termios.TCIFLUSH)
 
     def pause(self) -> None:
         self.paused = True
@@ -78,7 +80,7 @@ class Terminal:
     def settle(self, on_fence: Callable[[], None]) -> None:
         """Call back when everything printed until now has gone to the sink. The fence is nobody's to know before."""
         self._on_fence = on_fence
-        self._fence = self._unsent = secrets.token_hex(16).encode()
+        self._fence = self._unsent = os.urandom(16).hex().encode()
         self._send_fence()
 
     def _send_fence(self) -> None:

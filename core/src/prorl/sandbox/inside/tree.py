@@ -11,8 +11,13 @@ import os
 import signal
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
+
+
+def read(path: str) -> bytes:
+    """pathlib would do, and costs a sixth of the server's start."""
+    with open(path, "rb") as file:  # noqa: PTH123
+        return file.read()
 
 
 class Process(NamedTuple):
@@ -26,7 +31,7 @@ class Process(NamedTuple):
 def read_process(pid: int) -> Process | None:
     """What the kernel says of ``pid``, or ``None`` when there is none."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        stat = read(f"/proc/{pid}/stat")
     except OSError:
         return None
     # The name, in parentheses, may hold anything: cut after the last one.
@@ -51,7 +56,7 @@ class Moment(NamedTuple):
     @classmethod
     def now(cls) -> Moment:
         ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
-        return cls(ticks, int(Path("/proc/loadavg").read_bytes().split()[-1]))
+        return cls(ticks, int(read("/proc/loadavg").split()[-1]))
 
     def precedes(self, process: Process) -> bool:
         return (process.started, process.pid) > (self.ticks, self.last_pid)
