@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 
@@ -11,7 +12,8 @@ import pytest
 
 from prorl.llm.plugin import prorl_llm_dialects
 from prorl.llm.pool import BackendPool, PoolSettings
-from prorl.testing.engines import LlamaEngine
+from prorl.testing import tinymodel
+from prorl.testing.engines import LlamaEngine, VllmEngine
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +21,18 @@ def llama() -> Iterator[LlamaEngine]:
     if (reason := LlamaEngine.available()) is not None:
         pytest.skip(reason)
     with LlamaEngine(n_ctx=512, parallel=4) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
+    if (reason := VllmEngine.available()) is not None:
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("tiny")
+    engine = VllmEngine(folder, max_context=4096, options=("--max-logprobs", "-1"))
+    writer = tinymodel.__file__
+    subprocess.run([engine.python, writer, str(folder)], check=True, capture_output=True, timeout=300)
+    with engine:
         yield engine
 
 

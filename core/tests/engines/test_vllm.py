@@ -7,39 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import math
-import subprocess
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-import prorl.testing.tinymodel
 from prorl.api import ContextOverflow, ModelFault
 from prorl.llm.checks import check_reply
 from prorl.llm.dialects.vllm import Vllm
 from prorl.testing.bytebpe import CHATML_TEMPLATE, build_tokenizer
-from prorl.testing.engines import VllmEngine
 from prorl.wire import BackendSpec, SamplingParams
 
 pytestmark = pytest.mark.timeout(900)
 TOKENIZER = build_tokenizer()
-CONTEXT = 4096
+CONTEXT = 4096  # as in conftest
 EOS = TOKENIZER.token_to_id("<|im_end|>")
 TEXT = "<|im_start|>user\nWhat is 12 + 30?<|im_end|>\n<|im_start|>assistant\n"
 PROMPT = TOKENIZER.encode(TEXT, add_special_tokens=False).ids
 LONG = SamplingParams(temperature=0.0, max_tokens=3900)  # this model's likeliest words go on without an end
-
-
-@pytest.fixture(scope="session")
-def vllm(tmp_path_factory):
-    if (reason := VllmEngine.available()) is not None:
-        pytest.skip(reason)
-    folder = tmp_path_factory.mktemp("tiny")
-    engine = VllmEngine(folder, max_context=CONTEXT, options=("--max-logprobs", "-1"))
-    writer = prorl.testing.tinymodel.__file__
-    subprocess.run([engine.python, writer, str(folder)], check=True, capture_output=True, timeout=300)
-    with engine:
-        yield engine
 
 
 @pytest.fixture(params=["generate", "completions"])

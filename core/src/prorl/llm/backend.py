@@ -19,6 +19,7 @@ from prorl.api.errors import ModelFault, boundary
 from prorl.api.llm import Dialect, EngineInfo, Generation, Tokenizer
 from prorl.llm.checks import check_reply, fit_context
 from prorl.llm.settings import PoolSettings
+from prorl.llm.tokenizers import TokenizerShelf
 from prorl.wire.backends import BackendSpec, BackendStatus
 from prorl.wire.sampling import SamplingParams
 
@@ -37,6 +38,7 @@ class Backend:
         client: httpx.AsyncClient,
         policy_version: str,
         settings: PoolSettings,
+        shelf: TokenizerShelf | None = None,
     ) -> None:
         self.spec = spec
         self.url = spec.url
@@ -54,6 +56,7 @@ class Backend:
         self.rank = self.assigned = self.in_flight = self.calls = self.failures = 0
         self.slots = asyncio.Semaphore(settings.concurrency)
         self._client = client
+        self._shelf = shelf or TokenizerShelf()
         self._running: set[asyncio.Task[Generation]] = set()
         self._aborts: set[asyncio.Task[None]] = set()
         self._retired = False
@@ -86,9 +89,7 @@ class Backend:
     async def _load_tokenizer(self) -> Tokenizer:
         if self.spec.tokenizer is None:
             return await self.dialect.tokenizer()
-        from prorl.llm.tokenizers import load_tokenizer  # noqa: PLC0415 - heavy, and not needed by every backend
-
-        return await load_tokenizer(self.spec.tokenizer)
+        return await self._shelf.load(self.spec.tokenizer)
 
     async def generate(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session_id: str, priority: int

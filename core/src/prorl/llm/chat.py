@@ -8,20 +8,24 @@ may not, since the stream would have to be encoded again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from prorl.api.errors import ConfigError, ContextOverflow, ModelFault, TaskFault
 from prorl.api.llm import EngineInfo, Generation, Message, Reply, Tokenizer, ToolSchema
+from prorl.llm.failover import FailoverTokenizer
 from prorl.llm.ledger import Ledger, RenderedRole
 from prorl.llm.rendering import Renderer
 from prorl.llm.template import ChatTemplate
 from prorl.llm.tokenizers import LocalTokenizer
 from prorl.wire.sampling import SamplingParams
 from prorl.wire.trajectory import Trajectory
+
+T = TypeVar("T")
+_ATTEMPTS = 4
 
 
 class ChatBackend(Protocol):
@@ -59,14 +63,18 @@ class ChatLease(Protocol):
 
     async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> SampledReply: ...
 
+    def lost(self, backend: Any, reason: str) -> None: ...
+
 
 class RendererCache:
     """Renderers by tokenizer and template; whoever owns the pool owns one. ``variables`` are switches that templates
-    know (``enable_thinking``)."""
+    know (``enable_thinking``). A renderer outlives the engine it was made with: ``get`` offers it the next one's
+    tokenizer."""
 
     def __init__(self, variables: dict[str, Any] | None = None) -> None:
         self._variables = variables or {}
         self._renderers: dict[tuple[str, str], asyncio.Task[Renderer]] = {}
+        self._tokenizers: dict[str, FailoverTokenizer] = {}
 
     async def get(self, backend: ChatBackend) -> Renderer:
         """Raises ``ModelFault`` when the backend's template or tokenizer cannot be used."""
@@ -79,11 +87,13 @@ class RendererCache:
                 f"{backend.url} names no chat template; register it with a tokenizer folder or hub name that has one",
                 code="template",
             )
+        shared = self._tokenizers.setdefault(tokenizer.digest, FailoverTokenizer(tokenizer))
+        shared.offer(tokenizer)
         key = (tokenizer.digest, source)
         task = self._renderers.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             template = ChatTemplate(source, variables={**special, **self._variables})
-            task = self._renderers[key] = asyncio.ensure_future(Renderer.create(template, tokenizer))
+            task = self._renderers[key] = asyncio.ensure_future(Renderer.create(template, shared))
         return await asyncio.shield(task)  # others wait for the same one
 
 
@@ -118,12 +128,13 @@ class ChatSession:
     async def open(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> None:
         if self._renderer is not None:
             raise TaskFault("this chat is open already; ask the services for another one", code="chat")
-        backend = await self._lease.ready()
-        renderer = await self._renderers.get(backend)
-        rendered = await renderer.prompt(messages, tools, now=self._now)
+        rendered, renderer, backend = await self._with_renderer(
+            lambda renderer: renderer.prompt(messages, tools, now=self._now)
+        )
         self._thinking = rendered.opens_thinking
         self._renderer = renderer
-        source = getattr(renderer.tokenizer, "source", f"{backend.info.dialect}:{backend.info.model}")
+        tokenizer = await _tokenizer(backend)
+        source = getattr(tokenizer, "source", f"{backend.info.dialect}:{backend.info.model}")
         self._ledger = Ledger(
             model=backend.info.model,
             tokenizer=f"{source}#{renderer.tokenizer.digest}",
@@ -135,18 +146,18 @@ class ChatSession:
         self._room(backend)
 
     async def reply(self, *, max_tokens: int | None = None) -> Reply:
-        renderer = self._opened()
+        self._require_open()
         if not self._may_reply:
             raise TaskFault("the model has ended its turn: observe() something before the next reply()", code="chat")
         backend = await self._lease.ready()
-        await self._same_tokenizer(backend, renderer)
+        renderer = await self._same_renderer(backend)
         sampling = self._for_turn(backend, renderer, min(max_tokens or self._sampling.max_tokens, self._room(backend)))
         self._may_reply = False
         try:
             sampled = await self._lease.generate(self._ledger.ids, sampling)
             if sampled.backend != backend.url:  # it died, and the call was made elsewhere
-                await self._same_tokenizer(await self._lease.ready(), renderer)
-            reply = await self._append(renderer, sampled, stops=sampling.stop_token_ids)
+                await self._same_renderer(await self._lease.ready())
+            reply = await self._append(sampled, stops=sampling.stop_token_ids)
         except BaseException:
             self._may_reply = True  # nothing was appended: the call may be made again
             raise
@@ -163,10 +174,12 @@ class ChatSession:
         return reply
 
     async def observe(self, messages: Sequence[Message], *, ms: float = 0.0) -> None:
-        renderer = self._opened()
+        self._require_open()
         if not self._may_observe:
             raise TaskFault("observe() comes after a reply(), once, with all messages", code="chat")
-        rendered = await renderer.between(messages, previous_ended_with=self._last_id, now=self._now)
+        rendered, _, _ = await self._with_renderer(
+            lambda renderer: renderer.between(messages, previous_ended_with=self._last_id, now=self._now)
+        )
         self._thinking = rendered.opens_thinking
         role: RenderedRole = "tool" if any(message.role == "tool" for message in messages) else "user"
         self._ledger.append_rendered(rendered.ids, role=role, text=rendered.text, ms=ms)
@@ -179,11 +192,11 @@ class ChatSession:
     def trajectory(self) -> Trajectory:
         return self._ledger.trajectory()
 
-    async def _append(self, renderer: Renderer, sampled: SampledReply, *, stops: Sequence[int]) -> Reply:
+    async def _append(self, sampled: SampledReply, *, stops: Sequence[int]) -> Reply:
         generation = sampled.generation
         ids = generation.token_ids
         said = ids[:-1] if ids and ids[-1] in stops else ids
-        text = await renderer.tokenizer.decode(said)
+        text, renderer, _ = await self._with_renderer(lambda renderer: renderer.tokenizer.decode(said))
         parsed = renderer.tool_format.parse(text, thinking=self._thinking)
         self._ledger.append_sampled(
             generation,
@@ -223,19 +236,36 @@ class ChatSession:
             seed=None if seed is None else seed + self._replies,
         )
 
-    async def _same_tokenizer(self, backend: ChatBackend, renderer: Renderer) -> None:
-        tokenizer = await _tokenizer(backend)
-        if tokenizer.digest != renderer.tokenizer.digest:
+    async def _with_renderer(self, work: Callable[[Renderer], Awaitable[T]]) -> tuple[T, Renderer, ChatBackend]:
+        """Text to ids or back. Where the tokenizer is an engine's own, that engine may be gone by then: the next one is
+        asked, as for a reply."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            backend = await self._lease.ready()
+            try:
+                renderer = await self._same_renderer(backend)
+                return await work(renderer), renderer, backend
+            except ModelFault as fault:
+                if fault.code != "unreachable" or attempt == _ATTEMPTS:
+                    raise
+                self._lease.lost(backend, str(fault))
+        raise AssertionError("the loop returns or raises")
+
+    async def _same_renderer(self, backend: ChatBackend) -> Renderer:
+        """The conversation's renderer, with this backend's tokenizer at hand; its own one once it is open."""
+        renderer = await self._renderers.get(backend)
+        if self._renderer is None:
+            return renderer
+        now, before = renderer.tokenizer.digest, self._renderer.tokenizer.digest
+        if now != before:
             raise ModelFault(
-                f"{backend.url} has another tokenizer than the one this conversation began with "
-                f"({tokenizer.digest[:12]}, was {renderer.tokenizer.digest[:12]})",
+                f"{backend.url} has another tokenizer than the one this conversation began with ({now}, was {before})",
                 code="tokenizer_changed",
             )
+        return self._renderer
 
-    def _opened(self) -> Renderer:
+    def _require_open(self) -> None:
         if self._renderer is None:
             raise TaskFault("open() the chat first", code="chat")
-        return self._renderer
 
     def _tell(self, kind: str, **data: Any) -> None:
         if self._emit is not None:

@@ -82,6 +82,10 @@ class Lease:
                 backend.slots.release()
         raise AssertionError("the loop returns or raises")
 
+    def lost(self, backend: Backend, reason: str) -> None:
+        """``backend`` did not answer: the next :meth:`ready` finds another one, or waits."""
+        self._pool.set_aside(backend, reason)
+
     def release(self) -> None:
         """The task is over. Harmless twice."""
         self._backend = None

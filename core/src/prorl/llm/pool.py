@@ -22,6 +22,7 @@ from prorl.llm.connect import Connector
 from prorl.llm.heap import TaskHeap
 from prorl.llm.lease import Hold, Lease, Sampled
 from prorl.llm.settings import PoolSettings
+from prorl.llm.tokenizers import TokenizerShelf
 from prorl.wire.backends import BackendSpec, BackendStatus, PoolStatus
 
 __all__ = ["BackendPool", "Lease", "PoolSettings", "Sampled"]
@@ -36,6 +37,7 @@ class BackendPool:
         self.settings = settings or PoolSettings()
         self.paused = False
         self._connector = Connector(dialects, self.settings)
+        self._shelf = TokenizerShelf()
         self._backends: dict[str, Backend] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._retired: set[Backend] = set()
@@ -85,6 +87,7 @@ class BackendPool:
             client=connection.client,
             policy_version=self._version,
             settings=self.settings,
+            shelf=self._shelf,
         )
         self._remove([spec.url])
         self._backends[spec.url] = backend

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer as Encoder
 
@@ -94,15 +94,52 @@ def _without_added_tokens(full: Encoder) -> Encoder:
     return plain
 
 
+class TokenizerShelf:
+    """Tokenizers by name and content: a server that is registered anew for every policy version loads nothing twice,
+    and a folder that was changed is read again."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, tuple[str, LocalTokenizer]] = {}  # by name: what was read, and what came of it
+
+    async def load(self, name_or_folder: str) -> LocalTokenizer:
+        """From a folder with ``tokenizer.json``, or by its name on the Hugging Face hub (or in its cache).
+
+        Raises ``ConfigError`` that says what is missing.
+        """
+        files = await asyncio.to_thread(_read, name_or_folder)
+        version = files.version()
+        known, tokenizer = self._loaded.get(name_or_folder, ("", None))
+        if tokenizer is None or known != version:
+            tokenizer = await asyncio.to_thread(files.build)
+            self._loaded[name_or_folder] = version, tokenizer
+        return tokenizer
+
+
 async def load_tokenizer(name_or_folder: str) -> LocalTokenizer:
-    """Load from a folder with ``tokenizer.json``, or by its name on the Hugging Face hub (or in its cache).
-
-    Raises ``ConfigError`` that says what is missing.
-    """
-    return await asyncio.to_thread(_load, name_or_folder)
+    """As :meth:`TokenizerShelf.load`, without keeping it."""
+    return await TokenizerShelf().load(name_or_folder)
 
 
-def _load(name_or_folder: str) -> LocalTokenizer:
+class _Files(NamedTuple):
+    source: str
+    definition: bytes
+    chat_template: str | None
+    special_tokens: dict[str, str]
+
+    def version(self) -> str:
+        rest = repr((self.chat_template, sorted(self.special_tokens.items()))).encode()
+        return hashlib.sha256(self.definition + rest).hexdigest()
+
+    def build(self) -> LocalTokenizer:
+        return LocalTokenizer(
+            self.definition,
+            source=self.source,
+            chat_template=self.chat_template,
+            special_tokens=self.special_tokens,
+        )
+
+
+def _read(name_or_folder: str) -> _Files:
     folder = Path(name_or_folder)
     if not folder.is_dir():
         folder = _from_hub(name_or_folder)
@@ -111,12 +148,8 @@ def _load(name_or_folder: str) -> LocalTokenizer:
     except OSError as error:
         raise ConfigError(f"{name_or_folder}: no readable tokenizer.json ({error.strerror})") from error
     config = _read_config(folder / "tokenizer_config.json")
-    return LocalTokenizer(
-        definition,
-        source=name_or_folder,
-        chat_template=_chat_template(folder / "chat_template.jinja", config),
-        special_tokens=_special_tokens(config),
-    )
+    template = _chat_template(folder / "chat_template.jinja", config)
+    return _Files(name_or_folder, definition, template, _special_tokens(config))
 
 
 def _from_hub(name: str) -> Path:

@@ -69,6 +69,10 @@ class Endpoint(Generic[T]):
         except httpx.HTTPError as error:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
             raise ModelFault(f"{self._url} cannot be reached: {reason}", code="unreachable") from error
+        except RuntimeError as error:  # the way in which httpx says that a client was closed
+            if not self._client.is_closed:
+                raise
+            raise ModelFault(f"{self._url} is not registered any more", code="unreachable") from error
         if response.status_code == httpx.codes.OK:
             return response
         said = f"{self._url} answered {response.status_code}: {response.text[:500]}"
