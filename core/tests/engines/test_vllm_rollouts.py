@@ -40,7 +40,7 @@ class Talk(AgentHandler):
                 await chat.observe([Message(role="tool", name="look", content=f"{turn} {OBSERVED}")])
             if turn == 2:
                 self.halfway.append(job.id)
-                while not self.updated.is_set():
+                while not self.updated.is_set():  # noqa: ASYNC110 - set from another thread
                     await asyncio.sleep(0.02)
             await chat.reply(max_tokens=8 + 3 * turn)
         return {}
@@ -64,7 +64,7 @@ def results(vllm) -> list[RolloutResult]:
                 for n in range(ROLLOUTS)
             ]
             running = [asyncio.create_task(server.process(request)) for request in requests]
-            while len(halfway) < ROLLOUTS:
+            while len(halfway) < ROLLOUTS:  # noqa: ASYNC110 - filled from another thread
                 await asyncio.sleep(0.02)
             await server.clear_llm_server()
             updated.set()  # the next calls wait for a server

@@ -32,7 +32,7 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     attempts: Count = 4
     concurrency: Count = 256
     keepalive_s: Seconds = 2.0
-    connect_s: Seconds = 5.0
+    connect_s: Seconds = 20.0  # a starved machine is no dead server
     health_every_s: Seconds = 15.0
     health_timeout_s: Seconds = 10.0
     strikes: Count = 3
