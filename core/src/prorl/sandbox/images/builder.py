@@ -62,8 +62,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class SingularityRuntimeBuilder:
     """``build`` may be called from many tasks, processes and nodes at once: an image is built by one of them."""
 
-    def __init__(self, settings: ImageSettings | None = None) -> None:
+    def __init__(self, settings: ImageSettings | None = None, *, apptainer: str | None = None) -> None:
         self._settings = settings or ImageSettings()
+        self._apptainer = apptainer
         self.cache = ImageCache(self._settings.cache_folder())
 
     async def build(
@@ -146,10 +147,8 @@ class SingularityRuntimeBuilder:
             raise ConfigError(f"the base image {path} is not there")
         return stamp.of_image(path)
 
-    async def _build(
-        self, plan: Plan, lock: int, on_line: Callable[[str], None], timeout: float | None
-    ) -> Built:
-        apptainer = program.require_apptainer(self._settings.apptainer)
+    async def _build(self, plan: Plan, lock: int, on_line: Callable[[str], None], timeout: float | None) -> Built:
+        apptainer = program.require_apptainer(self._apptainer)
         timeout = self._settings.build_timeout if timeout is None else timeout
         part = self.cache.part(plan.entry)
         unpacked = await asyncio.to_thread(self._make_tmp, plan.entry)
@@ -186,7 +185,8 @@ class SingularityRuntimeBuilder:
             )
             await asyncio.to_thread(self.cache.commit, plan.entry, part, built)
         except TimeoutError as error:
-            message = f"the build of {plan.entry} took more than {timeout:g} s and was ended; see {self.cache.log(plan.entry)}"
+            log = self.cache.log(plan.entry)
+            message = f"the build of {plan.entry} took more than {timeout:g} s and was ended; its output: {log}"
             raise SandboxFault(message, code="image_timeout") from error
         finally:
             await asyncio.to_thread(remove_tree, part)

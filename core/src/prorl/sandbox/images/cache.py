@@ -6,7 +6,7 @@
     NAME-KEY.json         how it was built (Built)
     NAME-KEY.log          what the last build that failed printed
     NAME-KEY.NONCE.part   being built, by whoever holds the lock; a leftover when nobody does
-    roots/DIGEST/         an unpacked image (roots.py), with DIGEST.lock beside it in use as the SIF is
+    roots-UID/DIGEST/     an unpacked image (roots.py), with DIGEST.lock beside it that is locked as a SIF is
     locks/                one file for each key that was ever asked for
 """
 
@@ -54,11 +54,14 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 class ImageCache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.roots = folder / "roots"
+        self.roots = folder / f"roots-{os.geteuid()}"
         self._locks = folder / "locks"
 
     def path(self, entry: str) -> Path:
         return self.folder / f"{entry}.sif"
+
+    def root(self, digest: str) -> Path:
+        return self.roots / digest
 
     def log(self, entry: str) -> Path:
         return self.folder / f"{entry}.log"
@@ -70,8 +73,10 @@ class ImageCache:
     def make(self) -> None:
         """Raises :class:`SandboxFault` when there cannot be a cache here."""
         try:
-            for folder in (self.folder, self.roots, self._locks):
+            for folder in (self.folder, self._locks):
                 folder.mkdir(parents=True, exist_ok=True)
+            # Nobody else may reach a setuid program of some image there.
+            self.roots.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             what = f"images cannot be kept in {self.folder}: {error.strerror}; set [sandbox.images] folder"
             raise SandboxFault(what, code="image_cache") from error
@@ -108,11 +113,11 @@ class ImageCache:
         self.log(entry).unlink(missing_ok=True)
         return self.path(entry)
 
-    def list(self) -> list[Stored]:
+    def list(self) -> tuple[Stored, ...]:
         """Everything kept here, what was used last first."""
-        return sorted(self._stored(), key=lambda stored: -stored.used)
+        return tuple(sorted(self._stored(), key=lambda stored: -stored.used))
 
-    def prune(self, *, max_bytes: int | None = None, max_age: float | None = None) -> list[Stored]:
+    def prune(self, *, max_bytes: int | None = None, max_age: float | None = None) -> tuple[Stored, ...]:
         """Remove what was not used for ``max_age`` seconds, and then, least recently used first, until the rest fits
         into ``max_bytes``. Nothing that is in use is removed. Returns what was.
         """
@@ -125,7 +130,7 @@ class ImageCache:
             else:
                 kept += stored.size
         self._clear_all()
-        return removed
+        return tuple(removed)
 
     def _stored(self) -> Iterator[Stored]:
         for path in (*self.folder.glob("*.sif"), *self.roots.glob("*.lock")):

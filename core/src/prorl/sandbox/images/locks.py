@@ -14,8 +14,8 @@ POLL = 0.05
 
 async def exclusive(path: Path) -> int:
     """A descriptor that holds the lock; closing it lets it go. The file is made when it is not there."""
-    path.touch(exist_ok=True)
-    while (fd := try_exclusive(path)) is None:
+    _make(path)
+    while (fd := try_exclusive(path)) is None:  # noqa: ASYNC110 - the kernel tells nobody
         await asyncio.sleep(POLL)
     return fd
 
@@ -28,19 +28,26 @@ def try_exclusive(path: Path) -> int | None:
 async def shared(path: Path) -> int | None:
     """A descriptor that keeps what lies at ``path`` from being removed; ``None`` when it is not there (any more)."""
     try:
-        while (fd := _try(path, os.O_RDONLY, fcntl.LOCK_SH)) is None:
+        while (fd := _try(path, os.O_RDONLY, fcntl.LOCK_SH)) is None:  # noqa: ASYNC110
             await asyncio.sleep(POLL)
     except FileNotFoundError:
         return None
-    try:
-        here, there = os.fstat(fd), path.stat()
-    except FileNotFoundError:
-        os.close(fd)
-        return None
-    if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):  # replaced between the two
+    if not _still_at(path, fd):  # removed or replaced between the two
         os.close(fd)
         return None
     return fd
+
+
+def _make(path: Path) -> None:
+    path.touch(exist_ok=True)
+
+
+def _still_at(path: Path, fd: int) -> bool:
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(fd), there)
 
 
 def _try(path: Path, flags: int, kind: int) -> int | None:

@@ -11,7 +11,7 @@ from prorl.api.errors import SandboxFault
 VARIABLE = "PRORL_APPTAINER"
 NAMES = ("apptainer", "singularity")
 MISSING = (
-    "no apptainer (or singularity) here: install it, set [sandbox.images] apptainer or $PRORL_APPTAINER, "
+    "no apptainer (or singularity) here: install it, set [sandbox] apptainer or $PRORL_APPTAINER, "
     "or name a rootfs folder or a .sif instead"
 )
 CAP_LAST = Path("/proc/sys/kernel/cap_last_cap")

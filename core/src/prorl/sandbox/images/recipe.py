@@ -113,7 +113,9 @@ def render(recipe: Recipe) -> Definition:
         text = environment.get_template(path.name).render(recipe.variables)
     except jinja2.UndefinedError as error:
         known = ", ".join(sorted(wanted))
-        raise ConfigError(f"{path.name} needs a variable it was not given: {error.message} (it has: {known})") from error
+        raise ConfigError(
+            f"{path.name} needs a variable it was not given: {error.message} (it has: {known})"
+        ) from error
     except (jinja2.TemplateError, UnicodeDecodeError, OSError, TypeError, ValueError, ArithmeticError) as error:
         raise ConfigError(f"{path.name} cannot be rendered: {type(error).__name__}: {error}") from error
     bootstrap, base = _header(text)

@@ -33,9 +33,7 @@ class Finished:
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
     """What building needs of the server's environment: where programs and credentials are, proxies; nothing else."""
-    kept = {
-        name: value for name, value in os.environ.items() if name in PASSED_ON or name.startswith(PASSED_ON_FROM)
-    }
+    kept = {name: value for name, value in os.environ.items() if name in PASSED_ON or name.startswith(PASSED_ON_FROM)}
     return {"PATH": os.defpath, **kept, **extra}
 
 

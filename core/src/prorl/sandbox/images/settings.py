@@ -14,14 +14,13 @@ class ImageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Where images are kept and how they are built.
 
     ``folder`` may be shared by the servers of many nodes (default: ``$XDG_CACHE_HOME/prorl/images``); ``tmp`` should be
-    a local disk with room for an unpacked image (default: where temporary files go). ``apptainer`` is the program
-    (default: ``$PRORL_APPTAINER``, else ``apptainer`` or ``singularity`` on PATH). After a build the cache is pruned to
-    ``max_gb``. ``roots`` says how bubblewrap gets at a SIF's files: ``fuse`` mounts it, ``unpack`` unpacks it once.
+    a local disk with room for an unpacked image (default: where temporary files go). ``build_timeout`` is in seconds.
+    After a build the cache is pruned to ``max_gb``. ``roots`` says how bubblewrap gets at a SIF's files: ``fuse``
+    mounts it, ``unpack`` unpacks it once, ``auto`` mounts where that works.
     """
 
     folder: str | None = None
     tmp: str | None = None
-    apptainer: str | None = None
     build_timeout: float = 3600.0
     max_gb: float | None = None
     roots: Literal["auto", "fuse", "unpack"] = "auto"

@@ -43,4 +43,4 @@ def _walk(root: Path) -> Iterator[tuple[str, os.stat_result]]:
         folders.sort()
         for name in sorted((*folders, *files)):
             path = os.path.join(directory, name)  # noqa: PTH118 - tens of thousands of them
-            yield os.path.relpath(path, root), os.lstat(path)  # noqa: PTH116
+            yield os.path.relpath(path, root), os.lstat(path)

@@ -1,0 +1,79 @@
+"""What a bubblewrap sandbox is shown, by kind of image: whose files, whose python, whose environment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from prorl.api.errors import SandboxFault
+from prorl.api.sandbox import SandboxSpec
+from prorl.sandbox import host
+from prorl.sandbox.images import interpreter, view
+from prorl.sandbox.images.inroot import InRoot
+from prorl.sandbox.images.roots import Root
+
+MOUNT_POINTS = ("/proc", "/dev", "/dev/shm", "/tmp", "/etc")  # noqa: S108
+USERS = ("/etc/passwd", "/etc/group")
+RESOLV_CONF = "/etc/resolv.conf"
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """``options`` are bwrap's for the root, ``files`` small files by path, ``before`` what starts bwrap. ``workdir``
+    says that the working directory is to be made, ``read_only`` that nothing else may be written to.
+    """
+
+    python: str
+    options: list[str]
+    files: dict[str, str]
+    binds: list[str] = []
+    before: list[str] = []
+    env: dict[str, str] = {}
+    launch_env: dict[str, str] = {}
+    workdir: bool = True
+    read_only: bool = True
+
+
+def show_host(spec: SandboxSpec, python: str | None, files: dict[str, str]) -> Shown:
+    """The host's /usr, read-only, and the server's own interpreter with its packages."""
+    options = ["--ro-bind", "/usr", "/usr"]
+    for path, target in host.root_binds():
+        options += ["--symlink", target, path] if target else ["--ro-bind", path, path]
+    options += ["--perms", "0755", "--dir", "/etc"]
+    for path in host.etc_binds(spec.network):
+        options += ["--ro-bind", path, path]
+    executable, binds = host.interpreter(python)
+    return Shown(python=executable, options=options, files=files, binds=binds)
+
+
+def show_image(spec: SandboxSpec, root: Root, files: dict[str, str], needed: list[str], *, writable: bool) -> Shown:
+    """An image's files and its own python3. ``needed`` are the paths at which something will be mounted.
+
+    Raises :class:`SandboxFault` (``no_python``, ``bad_image``) for one that cannot be a sandbox.
+    """
+    image = InRoot(root.seen)
+    env = interpreter.image_environment(image)
+    python = interpreter.find_python(image, env.get("PATH"))
+    if python is None:
+        raise SandboxFault(f"{spec.image} has no python3 (3.8 or newer) for the action server", code="no_python")
+    view.check(image, [*MOUNT_POINTS, *needed])
+    files = {path: view.users(image, text, path) if path in USERS else text for path, text in files.items()}
+    if spec.network:
+        files[RESOLV_CONF] = Path(RESOLV_CONF).read_text()
+    is_root = os.geteuid() == 0
+    return Shown(
+        python=python,
+        options=list(view.overlay(root) if writable else view.read_only(root)),
+        # A file can be mounted only where there is one, or where one can be made; and never over a link.
+        files={
+            path: text
+            for path, text in files.items()
+            if image.link_on_the_way(path) is None and (writable or image.resolve(path))
+        },
+        before=view.before_bwrap(root.enter, tmp_mb=spec.limits.tmp_mb, is_root=is_root) if writable else [*root.enter],
+        env=env,
+        launch_env={"PATH": os.environ.get("PATH", os.defpath)},
+        workdir=view.is_empty(image, root, spec.workdir),
+        read_only=not writable,
+    )

@@ -1,0 +1,102 @@
+"""A small root file system made of this machine's own programs, and the real Apptainer where there is one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from prorl.sandbox.images.program import find_apptainer
+from prorl.sandbox.images.settings import ImageSettings
+
+PROGRAMS = (
+    *("bash", "sh", "cat", "ls", "touch", "mkdir", "rm", "id", "whoami", "sleep", "head", "env", "mount", "getopt"),
+    *("readlink", "dirname", "basename", "sed", "grep", "chmod", "cp", "mv", "ln", "true", "df"),
+)
+NOT_COPIED = ("test", "tests", "site-packages", "dist-packages", "idlelib", "tkinter", "ensurepip", "__pycache__")
+DIRECTORIES = ("etc", "proc", "sys", "dev", "tmp", "run", "root", "home", "opt", "var", "usr/bin", "usr/lib")
+
+
+def libraries(program: Path) -> set[str]:
+    done = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
+    return set(re.findall(r"(/\S+\.so\S*)", done.stdout))
+
+
+def copy_program(source: Path, target: Path, root: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, target)
+    copy_libraries(source, root)
+
+
+def copy_libraries(source: Path, root: Path) -> None:
+    for library in libraries(source):
+        at = root / library.lstrip("/")
+        if not at.exists():
+            at.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(library, at)
+
+
+def make_rootfs(root: Path, *, python: bool) -> None:
+    for directory in DIRECTORIES:
+        (root / directory).mkdir(parents=True, exist_ok=True)
+    (root / "bin").symlink_to("usr/bin")
+    for name in PROGRAMS:
+        found = shutil.which(name)
+        assert found, name
+        copy_program(Path(found), root / "usr/bin" / name, root)
+    (root / "etc/passwd").write_text("root:x:0:0::/root:/bin/bash\n")
+    (root / "etc/group").write_text("root:x:0:\n")
+    (root / "opt/from-image").write_text("from the image\n")
+    if python:
+        copy_python(root)
+
+
+def copy_python(root: Path) -> None:
+    """This interpreter and its standard library, at the place where a distribution has them."""
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    executable = Path(os.path.realpath(sys.executable))
+    copy_program(executable, root / "usr/bin" / name, root)
+    (root / "usr/bin/python3").symlink_to(name)
+    ignore = shutil.ignore_patterns(*NOT_COPIED, "config-*", "turtledemo", "lib2to3", "pydoc_data")
+    shutil.copytree(sysconfig.get_path("stdlib"), root / "usr/lib" / name, ignore=ignore, symlinks=False)
+    for module in (root / "usr/lib" / name / "lib-dynload").glob("*.so"):
+        copy_libraries(module, root)
+
+
+@pytest.fixture(scope="session")
+def rootfs(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("images") / "rootfs"
+    make_rootfs(root, python=True)
+    for folder in (root, *root.parents):
+        if folder.owner() == root.owner() and folder.is_relative_to(tmp_path_factory.getbasetemp()):
+            folder.chmod(0o755)
+    return root
+
+
+@pytest.fixture(scope="session")
+def small_rootfs(tmp_path_factory) -> Path:
+    """No python, and so quick to build from."""
+    root = tmp_path_factory.mktemp("images") / "small"
+    make_rootfs(root, python=False)
+    return root
+
+
+@pytest.fixture(scope="session")
+def apptainer() -> str:
+    found = find_apptainer()
+    if found is None:
+        pytest.skip("no apptainer: set PRORL_APPTAINER or put one on PATH")
+    return found
+
+
+@pytest.fixture
+def settings(tmp_path) -> ImageSettings:
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    return ImageSettings(folder=str(tmp_path / "cache"), tmp=str(tmp))
