@@ -50,6 +50,10 @@ SAME = [
     ("100!", r"\boxed{100 \cdot 99!}"),
 ]
 DIFFERENT = [
+    ("x", r"\boxed{y}"),
+    ("n", r"\boxed{\text{five}}"),
+    ("i", r"\boxed{a}"),
+    (r"\mathbb{R}", r"\boxed{x}"),
     ("1/3", r"\boxed{0.33}"),
     ("1331,1728", r"\boxed{1728}"),
     ("2^{-99}", r"\boxed{2^{-98}}"),

@@ -11,6 +11,7 @@ import sympy
 from sympy import Eq, Expr, FiniteSet, Float, Interval, Tuple
 
 DIGITS = 40
+INEQUALITIES = (sympy.Gt, sympy.Ge, sympy.Lt, sympy.Le, sympy.Ne)
 # Relative: 1/3 is 0.333333 and not 0.33333, and a whole number is itself only.
 DECIMAL_TOLERANCE = 2e-6
 INTEGER_TOLERANCE = 1e-9
@@ -88,12 +89,14 @@ def same_region(gold: Any, answer: Any) -> bool:
 
 
 def as_region(value: Any) -> Any:
+    """The set that ``value`` describes; ``None`` for anything else. To sympy a letter is a Boolean too, and its region
+    everything: only what is made of inequalities counts."""
     if isinstance(value, sympy.Set):
         return value
-    if isinstance(value, sympy.logic.boolalg.Boolean) and not isinstance(value, Eq) and len(value.free_symbols) == 1:
+    parts = value.args if isinstance(value, sympy.And) else (value,)
+    if all(isinstance(part, INEQUALITIES) for part in parts) and len(value.free_symbols) == 1:
         (symbol,) = value.free_symbols
         real = sympy.Symbol("t", real=True)
-        parts = value.args if isinstance(value, sympy.And) else (value,)
         return sympy.And(*(part.subs(symbol, real) for part in parts)).as_set()
     return None
 
