@@ -2,6 +2,6 @@
 
 ::
 
-    SandboxManager ── Bubblewrap | Local | a plugin's ── ServedSandbox ── Channel ══ inside.server
-    (manager.py)      (bubblewrap.py, local.py)          (served.py)      (channel.py)
+    SandboxManager ── Bubblewrap | Apptainer | Local | a plugin's ── ServedSandbox ── Channel ══ inside.server
+    (manager.py)      (bubblewrap.py, apptainer.py, local.py)        (served.py)      (channel.py)
 """

@@ -10,6 +10,7 @@ from prorl.sandbox.settings import SandboxSettings
 
 def runtimes(settings: SandboxSettings) -> list[RuntimeRecord]:
     """The records of this package, with settings bound into their factories."""
+    from prorl.sandbox.apptainer import Apptainer  # noqa: PLC0415
     from prorl.sandbox.bubblewrap import Bubblewrap  # noqa: PLC0415
     from prorl.sandbox.local import Local  # noqa: PLC0415
 
@@ -19,6 +20,11 @@ def runtimes(settings: SandboxSettings) -> list[RuntimeRecord]:
             factory=partial(Bubblewrap, settings),
             summary="rootless namespaces by bwrap: no network, own processes, the host's /usr read-only",
             preference=10,
+        ),
+        RuntimeRecord(
+            name=Apptainer.name,
+            factory=partial(Apptainer, settings),
+            summary="rootless containers by Apptainer or Singularity: SIF images and folders, fakeroot, for HPC clusters",
         ),
         RuntimeRecord(
             name=Local.name,

@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from prorl.api.errors import SandboxFault
@@ -32,6 +32,11 @@ class Child:
         if not self._reaped:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
+
+    async def ended(self) -> None:
+        """Returns when it has ended. It is not reaped yet, so nobody else can have its pid as process or session."""
+        if not self._reaped:
+            await readable(self._pidfd)
 
     async def wait(self) -> None:
         """Returns when it has ended and was reaped. Idempotent, for one waiter at a time."""
@@ -71,8 +76,9 @@ class Spawner:
         pass_fds: Sequence[int],
         end: Callable[[Child], Awaitable[None]],
         own_session: bool = False,
+        env: Mapping[str, str] | None = None,
     ) -> Child:
-        """Start a program with an empty environment; ``end`` ends it again if we are cancelled meanwhile.
+        """Start a program with ``env`` and nothing of ours; ``end`` ends it again if we are cancelled meanwhile.
 
         Raises :class:`SandboxFault` when the program cannot be started.
         """
@@ -80,7 +86,7 @@ class Spawner:
         def start() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
                 list(argv),
-                env={},
+                env=dict(env or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
