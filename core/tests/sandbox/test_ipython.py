@@ -127,11 +127,11 @@ async def test_frames_forged_by_the_agent_end_its_own_worker_only(ipython, bash)
     assert (await bash("echo $x")).output == "1\n"
 
 
-async def test_a_timeout_ends_what_the_cell_started(ipython, running) -> None:
+async def test_a_timeout_ends_what_the_cell_started(ipython, running, until) -> None:
     number = secrets.randbelow(10**9) + 10**9
     code = f"import subprocess\nsubprocess.Popen(['setsid', 'sleep', '{number}'])\n!sleep {number}"
     assert (await ipython(code, timeout=1)).outcome == "timeout"
-    assert running(f"sleep {number}") == 0
+    await until(lambda: running(f"sleep {number}") == 0)  # what is killed takes a moment to be gone
 
 
 async def test_cancel(ipython, running, until) -> None:
@@ -158,6 +158,82 @@ async def test_a_long_cell(ipython) -> None:
 async def test_bash_and_ipython_side_by_side(ipython, bash) -> None:
     shell, cell = await asyncio.gather(bash("sleep 0.3; echo b"), ipython("print('c')"))
     assert (shell.output, cell.output) == ("b\n", "c\n")
+
+
+async def test_a_warm_interpreter_is_forked(sandbox, ipython) -> None:
+    async with asyncio.timeout(60):
+        while not (await sandbox.act("warm", {}, timeout=60)).data["ready"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert (await ipython("x = 1; x")).output == "1\n"
+    assert (await sandbox.act("warm", {}, timeout=60)).data["ready"]
+    await ipython("import os; os._exit(0)")
+    assert (await ipython("'x' in globals()")).output == "False\n"
+
+
+async def test_a_bash_only_sandbox_pays_for_no_interpreter(bash) -> None:
+    seen = await bash("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c inside.worke[r]")
+    assert seen.output in ("0\n", "1\n")  # the local runtime sees its neighbours
+    assert (await bash("ps -o args= --ppid $PPID 2>/dev/null | grep -c worke[r]")).output == "0\n"
+
+
+async def test_a_killed_zygote_is_replaced(ipython, bash) -> None:
+    await ipython("x = 1")
+    zygote = "for p in /proc/[0-9]*; do grep -q '^PPid:.'$PPID'$' $p/status 2>/dev/null && grep -qa inside.worker "
+    assert (await bash(zygote + "$p/cmdline && kill -9 ${p#/proc/}; done; true")).data["exit_code"] == 0
+    last = await ipython("2")  # the worker may have been among them
+    assert last.outcome == "ok"
+    assert (await ipython("3")).output == "3\n"
+
+
+async def test_a_timeout_that_comes_before_the_interpreter_is_up(ipython) -> None:
+    result = await ipython("1", timeout=0)
+    assert result.outcome == "timeout"
+    assert (await ipython("2")).output == "2\n"
+
+
+PNG = (
+    "import base64\npng = base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVO"
+    "RK5CYII=')\nfrom IPython.display import display, Image, SVG, HTML, clear_output\n"
+)
+
+
+async def test_images_are_files(ipython, sandbox, bash) -> None:
+    result = await ipython(PNG + "display(Image(png)); clear_output(); Image(png)")
+    folder = f"{sandbox.workdir}/images"
+    assert result.output == f"[image/png saved to {folder}/cell-1-1.png]\n[image/png saved to {folder}/cell-1-2.png]\n"
+    assert (await bash(f"head -c 4 {folder}/cell-1-2.png | tail -c 3")).output == "PNG"
+    result = await ipython("SVG('<svg xmlns=\"http://www.w3.org/2000/svg\"/>')")
+    assert result.output == f"[image/svg+xml saved to {folder}/cell-2-1.svg]\n"
+    assert (await ipython("HTML('<b>x</b>')")).output.startswith("<IPython.core.display.HTML object>")
+    result = await ipython("for _ in range(25): display(Image(png))")
+    assert result.output.count("saved to") == 20
+    assert result.output.count("not saved: more than 20") == 5
+
+
+async def test_an_image_that_cannot_be_saved_says_so(ipython) -> None:
+    result = await ipython(PNG + "import os, shutil\nopen('images', 'w').close()\nImage(png)")
+    assert "saved to" in result.output  # beside, in the temporary directory
+
+
+async def test_figures_are_files(ipython, bash) -> None:
+    pytest.importorskip("matplotlib")
+    result = await ipython("import matplotlib.pyplot as plt\nplt.plot([1, 2]);\nplt.show()\nprint('after')")
+    assert "Warning" not in result.output
+    assert "after\n[image/png saved to " in result.output
+    path = result.output.rpartition("saved to ")[2].rstrip("]\n")
+    assert (await bash(f"head -c 4 {path} | tail -c 3")).output == "PNG"
+    assert "saved" not in (await ipython("1")).output
+
+
+async def test_tables_are_text(ipython) -> None:
+    pytest.importorskip("pandas")
+    result = await ipython("import pandas\npandas.DataFrame({'a': [1, 2], 'b': ['x', 'y']})")
+    assert result.output == "   a  b\n0  1  x\n1  2  y\n"
+
+
+async def test_who_asks_for_input_is_told(ipython) -> None:
+    for code in ("input('?')", "import getpass; getpass.getpass()", "import sys; raise EOFError(sys.stdin.readline())"):
+        assert (await ipython(code, timeout=20)).data["raised"] in ("RuntimeError", "EOFError")
 
 
 async def test_a_python_without_ipython_is_an_error_that_says_so() -> None:

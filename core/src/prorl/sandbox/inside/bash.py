@@ -35,10 +35,21 @@ KILL_SHELL_AT = 1.3
 SETTLE = 1.0
 MAX_BACKLOG = 64 * 1024
 STARTS = 3  # of a shell that ends before it is up
+# They ask the terminal itself for keys: leave at the end, and after one screen. What git would ask for, fails instead.
+PAGERS = {
+    "PAGER": "cat",
+    "MANPAGER": "cat",
+    "GIT_PAGER": "cat",
+    "LESS": "-dEFRX",
+    "MORE": "-e",
+    "GIT_TERMINAL_PROMPT": "0",
+}
 STDIN = {"null": "/dev/null", "terminal": "/dev/tty"}
 KEYS = {"c-c": b"", "^c": b"", "ctrl+c": b"", "c-d": b"\x04", "^d": b"\x04", "ctrl+d": b"\x04"}
 STOP_KEYS = ("c-z", "^z", "ctrl+z")
-NO_JOBS = "C-z is of no use: this shell has no job control. End the command with C-c and start it again with & behind it."
+NO_JOBS = (
+    "C-z is of no use: this shell has no job control. End the command with C-c and start it again with & behind it."
+)
 STILL_RUNNING = "The previous command is still running: go on with is_input, or end it with C-c."
 
 
@@ -58,7 +69,7 @@ class Shell:
         beside: Callable[[], list[int]],
     ) -> None:
         self._loop = loop
-        self._env = env
+        self._env = {**PAGERS, **env}
         self._workdir = self._cwd = workdir
         self._cpu_s = cpu_s
         self._beside = beside

@@ -1,4 +1,4 @@
-"""The server's side of the IPython worker: start it when it is first needed, interrupt it, replace it.
+"""The server's side of the IPython worker: have it forked when it is first needed, interrupt it, replace it.
 
 ::
 
@@ -16,13 +16,11 @@ from collections.abc import Callable, Mapping
 
 from . import tree
 from .action import Action, argument
-from .child import describe_exit, spawn
-from .frames import END, HELLO, START, Frame, FrameReader, ProtocolError, pack_json, unpack_json
+from .child import describe_exit
+from .frames import END, START, Frame, FrameReader, ProtocolError, pack_json, unpack_json
 from .loop import Loop, Timer
+from .zygote import Zygote
 
-INSIDE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
-PACKAGE = __package__ or "inside"
-START_LINE = "import os, sys; sys.path.insert(0, os.environ['PRORL_INSIDE']); from {}.worker import main; main(3)"
 INTERRUPTS_AT = (0.0, 0.5)
 KILL_STARTED_AT = 0.8
 KILL_WORKER_AT = 1.5
@@ -44,7 +42,7 @@ class Kernel:
         beside: Callable[[], list[int]],
     ) -> None:
         self._loop = loop
-        self._env = {**env, "PRORL_INSIDE": INSIDE}
+        self._env = env
         self._workdir = workdir
         self._cpu_s = cpu_s
         self._python = python
@@ -53,21 +51,43 @@ class Kernel:
         self._timers: list[Timer] = []
         self._socket: socket.socket | None = None
         self._output = -1
+        self._outcome = "ok"
+        self._note: str | None = None
+        self._unsent = b""
         self._cell = 0
+        self._zygote: Zygote | None = None
+        self._broken: str | None = None
         self.pid = 0
+
+    def warm(self) -> bool:
+        """Begin what the first cell would have to wait for; says whether it is done. Raises ``OSError``."""
+        if not self._zygote and not self.pid:
+            self._broken = None
+            self._zygote = Zygote(
+                self._loop,
+                self._env,
+                self._workdir,
+                self._python,
+                cpu_s=self._cpu_s,
+                on_ready=self._on_zygote,
+                on_worker=self._on_worker,
+                on_exit=self._on_zygote_exit,
+            )
+        return bool(self.pid or (self._zygote and self._zygote.ready))
 
     def start(self, action: Action) -> None:
         code = argument(action.arguments, "code", str)
         self._outcome = "ok"
-        self._note: str | None = None
+        self._note = None
         if not self.pid:
-            self._spawn()
+            self._ask_for_worker()
         self._action = action
         self._cell += 1
         self._after(action.timeout, lambda: self._end("timeout"))
         # A cell is at most as long as a frame; what the socket does not take at once waits for it to be writable.
         self._unsent = pack_json(START, self._cell, {"code": code})
-        self._send()
+        if self.pid:
+            self._send()
 
     @property
     def busy(self) -> bool:
@@ -75,7 +95,7 @@ class Kernel:
 
     @property
     def pids(self) -> list[int]:
-        return [self.pid] if self.pid else []
+        return [pid for pid in (self.pid, self._zygote.pid if self._zygote else 0) if pid]
 
     def cancel(self, action: Action) -> None:
         if action is self._action:
@@ -115,31 +135,59 @@ class Kernel:
             tree.signal_tree(self.pid, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
+        elif self._zygote:
+            self._zygote.kill()
 
     # -- the worker
 
-    def _spawn(self) -> None:
+    def _ask_for_worker(self) -> None:
+        if self.warm():
+            self._fork()
+
+    def _fork(self) -> None:
         ours, theirs = socket.socketpair()
         output, printed = os.pipe()
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        fds = {0: nothing, 1: printed, 2: printed, 3: theirs.fileno()}
-        argv = [self._python, "-I", "-u", "-c", START_LINE.format(PACKAGE)]
         try:
-            self.pid = spawn(argv, self._env, fds, self._workdir, cpu_s=self._cpu_s)
-        except OSError:
-            ours.close()
-            os.close(output)
-            raise
+            if self._zygote:
+                self._zygote.fork(theirs.fileno(), printed)
+        except OSError:  # it has just died: its exit callback has another one made
+            pass
         finally:
             theirs.close()
             os.close(printed)
-            os.close(nothing)
         ours.setblocking(False)
         os.set_blocking(output, False)
-        self._socket, self._output, self._reader, self._unsent = ours, output, FrameReader(), b""
-        self._loop.on_exit(self.pid, self._on_exit)
-        self._loop.watch(ours.fileno(), self._on_frames, None)
+        self._socket, self._output, self._reader = ours, output, FrameReader()
+
+    def _on_zygote(self, error: str | None) -> None:
+        if error is not None:
+            self._broken = f"IPython does not work with {self._python}: {error}."
+        elif self._action and not self.pid:
+            self._fork()
+
+    def _on_worker(self, pid: int) -> None:
+        if not self._socket or self.pid:
+            raise ProtocolError("a worker that nobody asked for")
+        self.pid = pid
+        self._loop.on_exit(pid, self._on_exit)
+        self._loop.watch(self._socket.fileno(), self._on_frames, None)
         self.resume()
+        self._send()
+
+    def _on_zygote_exit(self, status: int) -> None:
+        self._zygote = None
+        if self.pid:
+            return  # the worker does not need it
+        self._release()
+        if not self._action:
+            return
+        if self._broken:
+            self._outcome = "error" if self._outcome == "ok" else self._outcome
+            self._note = self._broken
+        elif self._outcome == "ok":
+            self._outcome = "error"
+            self._note = f"The interpreter ended while it started ({describe_exit(status)})."
+        self._finish({"raised": None})
 
     def _send(self) -> None:
         if not self._socket:
@@ -174,11 +222,7 @@ class Kernel:
 
     def _take(self, frame: Frame) -> None:
         value = unpack_json(frame.payload)
-        if frame.type == HELLO:
-            if value.get("error") is not None:
-                self._outcome = "error" if self._outcome == "ok" else self._outcome
-                self._note = f"IPython does not work with {self._python}: {str(value['error'])[:500]}."
-        elif frame.type == END and self._action and frame.request == self._cell:
+        if frame.type == END and self._action and frame.request == self._cell:
             raised = value.get("raised")
             self._finish({"raised": raised[:200] if isinstance(raised, str) else None})
         else:
@@ -197,7 +241,7 @@ class Kernel:
     def _on_exit(self, status: int) -> None:
         self._on_frames()  # what it said before it died
         self.pid = 0
-        if self._outcome != "error":
+        if self._action:
             self._note = f"{self._note or f'The interpreter ended ({describe_exit(status)}).'} Its state is lost."
         self._finish({"raised": None})
         self._release()
@@ -218,7 +262,7 @@ class Kernel:
         """A pipe holds what was written before the end came; a job left in the background may go on writing."""
         read = 0
         with contextlib.suppress(BlockingIOError):
-            while read < MAX_DRAIN and self._action:
+            while read < MAX_DRAIN and self._action and self._output >= 0:
                 data = os.read(self._output, 65536)
                 if not data:
                     return

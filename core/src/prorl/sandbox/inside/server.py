@@ -171,6 +171,7 @@ class Server:
         shell = Shell(self._loop, env, workdir, cpu_s=cpu_s, beside=lambda: kernel.pids)
         kernel = Kernel(self._loop, env, workdir, python=python, cpu_s=cpu_s, beside=lambda: shell.pids)
         self._lanes = {"bash": shell, "ipython": kernel}
+        self._kernel = kernel
         self._files = Files(workdir, settings.get("root"))
         self._spill = Spill(env.get("TMPDIR") or "/tmp")  # noqa: S108 - inside, nobody else is there
 
@@ -197,6 +198,8 @@ class Server:
                 lane.start(action)
             elif self._files and name in ("read", "write"):
                 (self._files.read if name == "read" else self._files.write)(action)
+            elif name == "warm":
+                action.finish("ok", {"ready": self._kernel.warm()})
             else:
                 action.finish("error", error=f"there is no action {name[:100]!r}")
         except (OSError, BadArgumentsError) as error:

@@ -12,7 +12,7 @@ from fcntl import ioctl
 
 from .loop import Loop
 
-ROWS, COLUMNS = 50, 200
+ROWS, COLUMNS = 10_000, 200  # a pager that leaves after one screen shows whole files
 MAX_BETWEEN = 16 * 1024
 MAX_DRAIN = 1 << 20
 
