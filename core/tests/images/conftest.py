@@ -16,7 +16,7 @@ from prorl.sandbox.images.program import find_apptainer
 from prorl.sandbox.images.settings import ImageSettings
 
 PROGRAMS = (
-    *("bash", "sh", "cat", "ls", "touch", "mkdir", "rm", "id", "whoami", "sleep", "head", "env", "mount", "getopt"),
+    *("bash", "sh", "cat", "ls", "touch", "mkdir", "rm", "id", "whoami", "sleep", "head", "tail", "env", "mount", "getopt"),
     *("readlink", "dirname", "basename", "sed", "grep", "chmod", "cp", "mv", "ln", "true", "df"),
 )
 NOT_COPIED = ("test", "tests", "site-packages", "dist-packages", "idlelib", "tkinter", "ensurepip", "__pycache__")

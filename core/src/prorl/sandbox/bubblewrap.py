@@ -35,6 +35,7 @@ from prorl.sandbox import host, seccomp
 from prorl.sandbox.images import view
 from prorl.sandbox.images.resolve import Images
 from prorl.sandbox.images.roots import Root, Roots
+from prorl.sandbox.images.run import to_its_end
 from prorl.sandbox.inside import frames, tree
 from prorl.sandbox.process import Child, Spawner, kill_and_wait, readable
 from prorl.sandbox.served import ServedSandbox, connect, start_or_undo
@@ -89,7 +90,7 @@ class Bubblewrap:
         root = await self._roots.take(await self._images.acquire(spec.image))
         try:
             if not self._overlay_checked:
-                self._no_overlay = await asyncio.to_thread(view.why_no_overlay, bwrap, self._root)
+                self._no_overlay = await to_its_end(view.why_no_overlay, bwrap, self._root)
                 self._overlay_checked = True
             return await self._launch(bwrap, spec, root)
         except BaseException:

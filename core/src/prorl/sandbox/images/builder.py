@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import time
 from collections.abc import Callable
 from importlib import metadata
@@ -13,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from prorl.api.errors import ConfigError, SandboxFault
-from prorl.sandbox.images import program, recipe, stamp
+from prorl.sandbox.images import locks, program, recipe, stamp
 from prorl.sandbox.images.cache import Built, ImageCache
 from prorl.sandbox.images.recipe import CacheMode, Recipe
 from prorl.sandbox.images.remove import remove_tree
@@ -98,9 +99,20 @@ class SingularityRuntimeBuilder:
                 tell("failed", str(error))
                 raise
             tell("built")
-        if self._settings.max_gb is not None:
+            image = Image(path=self.cache.path(plan.entry), entry=plan.entry, built=built, reused=False)
+            await self._prune(image.path)
+        return image
+
+    async def _prune(self, new: Path) -> None:
+        """To the size of the settings, for the sake of what is ``new`` but without it."""
+        if self._settings.max_gb is None:
+            return
+        in_use = await locks.shared(new)
+        try:
             await asyncio.to_thread(self.cache.prune, max_bytes=int(self._settings.max_gb * 1e9))
-        return Image(path=self.cache.path(plan.entry), entry=plan.entry, built=built, reused=False)
+        finally:
+            if in_use is not None:
+                os.close(in_use)
 
     def plan(self, source: Recipe | str) -> Plan:
         """The rendered definition and its cache key: a digest of the definition and of what the mode looks at."""

@@ -60,10 +60,11 @@ class InRoot:
                 fd = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
         except (OSError, IndexError):
             return None
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+            os.close(fd)
+            return None
         with os.fdopen(fd, "rb") as file:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
-                return None
             return file.read(limit).decode("utf-8", "replace")
 
     def link_on_the_way(self, path: str) -> str | None:

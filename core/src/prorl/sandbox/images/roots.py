@@ -22,7 +22,7 @@ from prorl.sandbox.images import locks
 from prorl.sandbox.images.cache import ImageCache, touch
 from prorl.sandbox.images.remove import remove_tree
 from prorl.sandbox.images.resolve import Lease
-from prorl.sandbox.images.run import Guarded, environment, run
+from prorl.sandbox.images.run import Guarded, environment, run, to_its_end
 from prorl.sandbox.images.settings import ImageSettings
 from prorl.sandbox.images.sif import find_squashfs
 from prorl.sandbox.inside import tree
@@ -71,14 +71,16 @@ class _Shared(msgspec.Struct):
             await self.end()
 
     async def end(self) -> None:
-        if self.guarded:
-            self.guarded.end()
-            await asyncio.shield(asyncio.to_thread(self.guarded.wait))
-        if self.lease:
-            self.lease.close()
-        if self.lock is not None:
-            os.close(self.lock)
-            self.lock = None
+        try:
+            if self.guarded:
+                self.guarded.end()
+                await to_its_end(self.guarded.wait)
+        finally:
+            if self.lease:
+                self.lease.close()
+            if self.lock is not None:
+                os.close(self.lock)
+                self.lock = None
 
 
 class Roots:
@@ -163,7 +165,7 @@ class Roots:
             pid = await self._mounted(guarded, point)
         except BaseException:
             guarded.end()
-            await asyncio.shield(asyncio.to_thread(guarded.wait))
+            await to_its_end(guarded.wait)
             raise
         where = (point, f"/proc/{pid}/root{point}", (*enter, "--target", str(pid), "--"))
         return _Shared(guarded=guarded, where=where)

@@ -10,10 +10,11 @@ import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from prorl.sandbox.images import guard
 
+T = TypeVar("T")
 MAX_LINE = 64 * 1024
 KEPT_LINES = 40
 PASSED_ON = (
@@ -85,6 +86,16 @@ class Guarded:
 
     def poll(self) -> int | None:
         return self._process.poll()
+
+
+async def to_its_end(function: Callable[..., T], *arguments: object) -> T:
+    """In a thread; cancelled, it is waited for all the same, so that what it started is not still there afterwards."""
+    running = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 async def run(
