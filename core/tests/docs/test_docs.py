@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,16 @@ def test_write_a_task_makes_a_working_package(tmp_path: Path) -> None:
             file = tmp_path / block["title"]
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(block["code"])
-    (tmp_path / "prorl_capitals" / "__init__.py").touch()
-    # What `pip install` would make of pyproject.toml, without the network.
-    info = tmp_path / "prorl_capitals-0.1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: prorl-capitals\nVersion: 0.1.0\nRequires-Dist: prorl[server]>=0.1,<0.2\n"
-    )
-    (info / "entry_points.txt").write_text("[prorl]\ncapitals = prorl_capitals.plugin\n")
+    pytest.importorskip("hatchling", reason="hatchling builds the package of this page: pip install hatchling")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
+    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    installed = tmp_path / "installed"
+    zipfile.ZipFile(wheel).extractall(installed)  # what pip would do with it
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"},
         capture_output=True,
         text=True,
         check=False,
@@ -49,20 +48,29 @@ def test_write_a_task_makes_a_working_package(tmp_path: Path) -> None:
     assert "2 passed" in done.stdout
 
 
-def test_the_first_example_of_the_api_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    class Sums(ToolAgentHandler):
-        def messages(self, job: Job) -> list[Message]:
-            return [Message(role="user", content=job.instance["problem"])]
+class Sums(ToolAgentHandler):
+    def messages(self, job: Job) -> list[Message]:
+        return [Message(role="user", content=job.instance["problem"])]
 
-        async def grade(self, job: Job) -> dict[str, Any]:
-            return {"reward": float(job.instance["answer"] in job.run_output["answer"])}
+    async def grade(self, job: Job) -> dict[str, Any]:
+        return {"reward": float(job.instance["answer"] in job.run_output["answer"])}
 
-    page = (CORE / "docs" / "http-api.md").read_text()
-    example = next(block["code"] for block in FENCE.finditer(page) if block["title"] == "try_it.py")
-    sums = HandlerRecord(name="math", factory=Sums, summary="for this page", settings=AgentSettings)
+
+CLIENTS = [CORE / "docs" / "http-api.md", CORE / "README.md", *ROOT]
+
+
+@pytest.mark.parametrize("page", CLIENTS, ids=["http-api", "core", "root"][: len(CLIENTS)])
+def test_the_client_examples_run(page: Path, tmp_path: Path) -> None:
+    examples = [block["code"] for block in FENCE.finditer(page.read_text()) if block["kind"] == "python"]
+    assert len(examples) == 1
+    sums = HandlerRecord(name="math", factory=Sums, summary="for these pages", settings=AgentSettings)
     with Lab(["It is 42."], handlers=[sums]) as lab:
-        exec(compile(example.replace("http://127.0.0.1:8089", lab.url), "try_it.py", "exec"), {})
-    assert capsys.readouterr().out == "completed 1.0 ['0']\n"
+        script = tmp_path / "example.py"
+        script.write_text(examples[0].replace("http://127.0.0.1:8089", lab.url))
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("completed ")
+    assert "1.0 ['0']" in done.stdout
 
 
 @pytest.mark.parametrize("page", [*PAGES, CORE / "README.md", *ROOT], ids=lambda page: page.name)

@@ -36,11 +36,13 @@ def free_port() -> int:
 class LlamaEngine:
     """SmolLM2-135M-Instruct in an embedded llama.cpp server; ``with LlamaEngine() as engine: engine.url``.
 
-    ``n_ctx`` is the context of one conversation in tokens, ``parallel`` how many run at once.
+    ``n_ctx`` is the context of one conversation in tokens, ``parallel`` how many run at once. ``threads`` wait for one
+    another by spinning: on a machine that others use too, more than one is slower by far.
     """
 
-    def __init__(self, *, n_ctx: int = 2048, parallel: int = 2, threads: int | None = None) -> None:
+    def __init__(self, *, port: int = 0, n_ctx: int = 2048, parallel: int = 2, threads: int = 1) -> None:
         self.url = ""
+        self._port = port
         self._n_ctx = n_ctx
         self._parallel = parallel
         self._threads = threads
@@ -63,13 +65,12 @@ class LlamaEngine:
         params = xllamacpp.CommonParams()
         params.model.path = str(_smollm2())
         params.hostnames = ["127.0.0.1"]
-        params.port = free_port()
+        params.port = self._port or free_port()
         params.n_parallel = self._parallel
         params.n_ctx = self._n_ctx * self._parallel
         params.kv_unified = False
         params.verbosity = 0
-        if self._threads is not None:
-            params.cpuparams.n_threads = self._threads
+        params.cpuparams.n_threads = self._threads
         with _quiet():
             self._server = xllamacpp.Server(params)
         self.url = f"http://127.0.0.1:{params.port}"
@@ -236,3 +237,17 @@ def _quiet() -> Iterator[None]:
     finally:
         os.dup2(saved, 2)
         os.close(saved)
+
+
+def main() -> None:
+    """``python -m prorl.testing.engines [PORT]``: the small model behind a port, until ^C."""
+    port = int(sys.argv[1]) if len(sys.argv) > 1 else 8000
+    with LlamaEngine(port=port, parallel=4) as engine:
+        sys.stdout.write(f"SmolLM2-135M-Instruct at {engine.url}; stop it with ^C\n")
+        sys.stdout.flush()
+        with suppress(KeyboardInterrupt):
+            signal.pause()
+
+
+if __name__ == "__main__":
+    main()
