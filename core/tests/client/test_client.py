@@ -6,11 +6,18 @@ import asyncio
 import subprocess
 import sys
 
-import httpx
 import msgspec
 import pytest
 
-from prorl.client import DEFAULT_URL, BlockingClient, RolloutClient, ServerUnreachable, ServiceError
+from prorl.client import (
+    DEFAULT_URL,
+    BadAddress,
+    BlockingClient,
+    NotARolloutServer,
+    RolloutClient,
+    ServerUnreachable,
+    ServiceError,
+)
 from prorl.wire import BackendSpec, CancelReply, JobEvent, JobRequest, JobView, PluginReport, Problem, RolloutResult
 
 REQUEST = JobRequest(instance={"q": 1}, domain="d")
@@ -101,6 +108,46 @@ async def test_an_answer_that_cannot_be_read(peer, client, ways, body):
     peer.on("/process", ways.replies(body))
     with pytest.raises(ServiceError, match="cannot be read"):
         await client.process(REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind", "words"),
+    [
+        (b"<html><style>p {}</style><p>Unsupported  method</p></html>", 501, "text/html", "501: Unsupported method"),
+        (b'{"detail":"Not Found"}', 404, "application/json", "Not Found"),
+        (b"<html>welcome</html>", 200, "text/html", "it sent text/html"),
+    ],
+)
+async def test_something_else_than_a_rollout_server(peer, client, ways, body, status, kind, words):
+    peer.on("/process", ways.replies(body, status=status, content_type=kind))
+    with pytest.raises(NotARolloutServer, match=words) as caught:
+        await client.process(REQUEST)
+    assert "<" not in str(caught.value)
+    assert len(peer.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "example"),
+    [
+        ("localhost:8089", "http://localhost:8089"),
+        ("http://127.0.0.1:99999", "http://127.0.0.1:8089"),
+        ("ftp://there:80", "http://there:80"),
+        ("there", "http://there:8089"),
+        ("", "http://localhost:8089"),
+        ("http://", "http://localhost:8089"),
+    ],
+)
+def test_an_address_that_is_none(url, example):
+    with pytest.raises(BadAddress, match=f"write {example}$"):
+        RolloutClient(url)
+
+
+async def test_waiting_for_a_server_is_logged_once_and_so_is_its_end(peer, client, ways, caplog):
+    peer.on("/process", *[ways.drops] * 6, ways.result)
+    await asyncio.gather(*(client.process(REQUEST) for _ in range(3)))
+    said = [record.getMessage() for record in caplog.records if record.name == "prorl.client"]
+    assert [line.startswith(f"no answer from {peer.url} (") for line in said] == [True, False]
+    assert said[-1] == f"{peer.url} answers again"
 
 
 async def test_fields_that_a_newer_server_adds_are_ignored(peer, client, ways):
@@ -230,7 +277,7 @@ async def test_events_of_an_unknown_job(peer, client, ways):
 async def test_clearing_the_pool_is_never_repeated_on_its_own(peer, client, ways):
     """Twice would begin two policy versions."""
     peer.on("/clear_llm_server", ways.drops)
-    with pytest.raises(httpx.TransportError):
+    with pytest.raises(ServerUnreachable):
         await client.clear_llm_server()
     assert len(peer.calls) == 1
 

@@ -2,12 +2,14 @@
 
 from prorl.client.blocking import BlockingClient
 from prorl.client.client import DEFAULT_URL, RolloutClient
-from prorl.client.errors import ClientError, ServerUnreachable, ServiceError
+from prorl.client.errors import BadAddress, ClientError, NotARolloutServer, ServerUnreachable, ServiceError
 
 __all__ = [
     "DEFAULT_URL",
+    "BadAddress",
     "BlockingClient",
     "ClientError",
+    "NotARolloutServer",
     "RolloutClient",
     "ServerUnreachable",
     "ServiceError",

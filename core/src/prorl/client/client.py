@@ -16,9 +16,9 @@ from typing import Self
 import httpx
 import msgspec
 
-from prorl.client.errors import ServiceError
+from prorl.client.errors import ServerUnreachable, ServiceError
 from prorl.client.events import read_events
-from prorl.client.link import Link, Patience, service_error
+from prorl.client.link import Link, Patience
 from prorl.wire.backends import BackendSpec, BackendStatus, ClearRequest, PoolStatus
 from prorl.wire.jobs import CancelRequest, JobRequest, StopRequest
 from prorl.wire.results import JobEvent, JobView, RolloutResult
@@ -32,7 +32,10 @@ class RolloutClient:
 
     ``concurrency``: rollouts in flight at once; more wait here. ``timeout_s``: limit on a short call. ``heartbeat_s``:
     a rollout's long call is checked and renewed after this many silent seconds. ``give_up_s``: how long to keep trying
-    without contact before :class:`~prorl.client.errors.ServerUnreachable`.
+    without contact before :class:`~prorl.client.errors.ServerUnreachable`; the logger ``prorl.client`` says when that
+    waiting begins and ends. Short calls that tell something (``status``, ``plugins``, ``health``) are tried once.
+
+    Raises :class:`~prorl.client.errors.BadAddress` for a ``url`` that is none.
     """
 
     def __init__(
@@ -71,7 +74,7 @@ class RolloutClient:
         """Run one rollout to its end. Raises ``ServiceError`` (a bad request) or ``ServerUnreachable``."""
         named = _named(request)
         async with self._link.slots:
-            patience = Patience(self.url, self._give_up_s)
+            patience = Patience(self._link, self._give_up_s)
             while True:
                 try:
                     return await self._link.call(
@@ -116,7 +119,7 @@ class RolloutClient:
 
     async def events(self, job_id: str, *, after: int = 0) -> AsyncIterator[JobEvent]:
         """What happens to a job, from event ``after + 1`` until it has ended; reconnects where it broke off."""
-        patience = Patience(self.url, self._give_up_s)
+        patience = Patience(self._link, self._give_up_s)
         while True:
             headers = {"accept": "text/event-stream", "last-event-id": str(after)}
             try:
@@ -126,8 +129,9 @@ class RolloutClient:
                     headers=headers,
                     timeout=httpx.Timeout(self._heartbeat_s),
                 ) as response:
+                    self._link.found()
                     if response.is_error:
-                        raise service_error(response.status_code, await response.aread(), response.headers)
+                        raise self._link.refusal(response.status_code, await response.aread(), response.headers)
                     patience.renew()
                     async for event in read_events(response.aiter_lines()):
                         if event.seq > after:
@@ -158,7 +162,7 @@ class RolloutClient:
 
     async def clear_llm_server(self, *urls: str) -> PoolStatus:
         """Remove LLM servers; without ``urls`` all of them, which begins a new policy version. Tried once."""
-        return await self._link.call("POST", "/clear_llm_server", PoolStatus, body=ClearRequest(urls=urls))
+        return await self._link.once("POST", "/clear_llm_server", PoolStatus, body=ClearRequest(urls=urls))
 
     # -- the server
 
@@ -169,21 +173,21 @@ class RolloutClient:
     async def stop(self, *, drain: bool = False, timeout_s: float = 60.0) -> Switched:
         """Take no more jobs. ``drain`` waits up to ``timeout_s`` for those accepted; otherwise they are cancelled."""
         body = StopRequest(drain=drain, timeout_s=timeout_s)
-        return await self._link.call("POST", "/stop", Switched, body=body, read_s=timeout_s + self._heartbeat_s)
+        return await self._link.once("POST", "/stop", Switched, body=body, read_s=timeout_s + self._heartbeat_s)
 
     async def status(self) -> ServiceStatus:
-        return await self._link.call("GET", "/status", ServiceStatus)
+        return await self._link.once("GET", "/status", ServiceStatus)
 
     async def plugins(self) -> list[PluginReport]:
-        return await self._link.call("GET", "/plugins", list[PluginReport])
+        return await self._link.once("GET", "/plugins", list[PluginReport])
 
     async def health(self) -> Health:
-        return await self._link.call("GET", "/health", Health)
+        return await self._link.once("GET", "/health", Health)
 
     async def _alive(self) -> bool:
         try:
             await self.health()
-        except httpx.TransportError:
+        except ServerUnreachable:
             return False
         return True
 

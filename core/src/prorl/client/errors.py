@@ -4,7 +4,9 @@
 
     ClientError
     ├── ServiceError         the server said no (problem+json): ask differently, or later
-    └── ServerUnreachable    nobody answered for as long as the client was told to keep trying
+    ├── NotARolloutServer    something answers at that URL, but no ProRL server
+    ├── ServerUnreachable    nobody answered for as long as the client was told to keep trying
+    └── BadAddress           the URL is none
 """
 
 from __future__ import annotations
@@ -33,6 +35,31 @@ class ServerUnreachable(ClientError):  # noqa: N818 - says what happened, like S
     """No contact with ``url``; ``cause`` is the last try's error."""
 
     def __init__(self, url: str, cause: str, *, tried_s: float) -> None:
-        super().__init__(f"no rollout server answers at {url} (tried for {tried_s:.0f} s): {cause}; is it running?")
+        tried = f" (tried for {tried_s:.0f} s)" if tried_s else ""
+        super().__init__(f"no rollout server answers at {url}{tried}: {cause}; is it running?")
         self.url = url
         self.cause = cause
+
+
+class NotARolloutServer(ClientError):  # noqa: N818
+    """What answers at ``url`` does not speak this API: asking again will not help."""
+
+    def __init__(self, url: str, said: str) -> None:
+        super().__init__(
+            f"{url} answers, but it is no ProRL rollout server ({said}): is the URL that of `prorl serve`?"
+        )
+        self.url = url
+
+
+class BadAddress(ClientError):  # noqa: N818
+    def __init__(self, url: str) -> None:
+        bare = url.rpartition("://")[2]
+        host = bare.partition("/")[0] or "localhost:8089"
+        super().__init__(f"{url!r} is not the URL of a server: write {_example(host)}")
+        self.url = url
+
+
+def _example(host: str) -> str:
+    name, _, port = host.rpartition(":")
+    usable = port.isascii() and port.isdigit() and 0 < int(port) < 65_536 and name != ""
+    return f"http://{host}" if usable else f"http://{(name or host).strip(':')}:8089"

@@ -13,6 +13,7 @@ from litestar import Request, Response
 from litestar.datastructures import State
 
 from prorl.server.problems import BadRequest, UnsupportedMediaType
+from prorl.wire.wording import complaint
 
 T = TypeVar("T", bound=msgspec.Struct)
 AnyRequest = Request[Any, Any, State]
@@ -46,7 +47,7 @@ class Body(Generic[T]):
             if content_type in MSGPACK:
                 return self._from_msgpack.decode(raw)
         except msgspec.ValidationError as error:
-            raise _invalid(error) from None
+            raise _invalid(error, self.kind) from None
         except msgspec.DecodeError as error:
             raise BadRequest(f"the body is not valid {content_type}: {error}") from None
         except (UnicodeDecodeError, RecursionError) as error:
@@ -59,7 +60,7 @@ def read_query(request: AnyRequest, kind: type[T]) -> T:
     try:
         return msgspec.convert(dict(request.query_params), kind, strict=False)
     except msgspec.ValidationError as error:
-        raise _invalid(error) from None
+        raise _invalid(error, kind) from None
 
 
 def reply(
@@ -78,9 +79,9 @@ def reply_json(request: AnyRequest, body: bytes, kind: type[msgspec.Struct]) -> 
     return Response(body, media_type=JSON, status_code=200)
 
 
-def _invalid(error: msgspec.ValidationError) -> BadRequest:
-    message, _, path = str(error).partition(" - at `")
-    return BadRequest(str(error), path=path.removesuffix("`") or "$", reason=message)
+def _invalid(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> BadRequest:
+    said = complaint(error, kind)
+    return BadRequest(str(said), path=said.path, reason=said.what)
 
 
 def _wants_msgpack(request: AnyRequest) -> bool:

@@ -16,7 +16,9 @@ class BackendSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     every ``/clear_llm_server``).
     """
 
-    url: Annotated[str, msgspec.Meta(pattern=r"^https?://[^\s]+$(?!\n)", max_length=2000)]
+    url: Annotated[
+        str, msgspec.Meta(pattern=r"^https?://[^\s]+$(?!\n)", max_length=2000, examples=["http://host:port"])
+    ]
     dialect: str | None = None
     model: str | None = None
     tokenizer: str | None = None
@@ -31,7 +33,11 @@ class ClearRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class BackendStatus(msgspec.Struct, kw_only=True):
-    """A backend as ``GET /status`` shows it. ``assigned`` counts tasks since it joined; ``in_flight`` calls now."""
+    """A backend as ``GET /status`` shows it.
+
+    ``assigned``: tasks given to it since it joined. ``in_flight``: calls now. ``reason``: why it is set aside, when it
+    is not ``healthy``.
+    """
 
     url: str
     dialect: str
@@ -50,3 +56,14 @@ class PoolStatus(msgspec.Struct, kw_only=True):
     paused: bool
     waiting: int
     backends: list[BackendStatus]
+
+    @property
+    def trouble(self) -> str | None:
+        """Why no model can be called now, and ``None`` if one can."""
+        if self.paused:
+            return "the pool is paused for an update of the weights"
+        if not self.backends:
+            return "none is registered"
+        if any(backend.healthy for backend in self.backends):
+            return None
+        return "; ".join(f"{backend.url}: {backend.reason or 'does not answer'}" for backend in self.backends)

@@ -10,7 +10,15 @@ from prorl.wire.sampling import SamplingParams
 
 Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=604_800.0)]
 # `$` alone also matches before a last line break, which would then stand in a header.
-JobId = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@+\-]*$(?!\n)")]
+JobId = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=200,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@+\-]*$(?!\n)",
+        examples=["step12-prompt7-sample0 (letters, digits, . _ : @ + - after the first)"],
+    ),
+]
 StageName = Literal["init", "run", "eval"]
 STAGES: tuple[StageName, ...] = ("init", "run", "eval")
 
