@@ -24,7 +24,7 @@ from prorl.sandbox.inside import tree
 from prorl.sandbox.process import Child, kill_and_wait
 from prorl.sandbox.settings import SandboxSettings
 
-UNMOUNT_WITHIN = 1.0
+UNMOUNT_WITHIN = 0.5
 
 
 class Container:
