@@ -28,7 +28,7 @@ def assemble(record: JobRecord, *, server: str) -> tuple[Status, bytes]:
             raise record.broken  # noqa: TRY301 - both ways in which our own code can fail end below
         result = _result(record, server)
         return result.status, _encoder.encode(result)
-    except Exception as bug:
+    except BaseException as bug:  # what a handler returned may raise anything when it is looked at
         log.exception("job %s: no result could be assembled", record.id)
         error = RolloutError(kind="internal", message=f"{type(bug).__name__}: {text_of(bug)}", stage=record.stage)
         error.message = error.message.encode("utf-8", "replace").decode()

@@ -45,11 +45,13 @@ class StageCall:
         except BaseException as caught:  # a SystemExit would take the event loop with it
             error = caught
         self._ended = True
+        task = self._task
+        cancelled = task is not None and task.cancelling() > 0 and task.uncancel() == 0
+        if cancelled and not isinstance(error, asyncio.CancelledError):
+            with suppress(asyncio.CancelledError):  # by itself: the cancellation is still to come
+                await asyncio.sleep(0)
         if self._fault is None:
             return value, error
-        if self._task is not None and self._task.uncancel() == 0 and not isinstance(error, asyncio.CancelledError):
-            with suppress(asyncio.CancelledError):  # interrupted by itself: the cancellation is still to come
-                await asyncio.sleep(0)
         return None if self._abandoned else (None, self._fault)
 
     def interrupt(self, fault: Fault) -> None:

@@ -113,7 +113,9 @@ class Course:
                 if outcome is None:  # abandoned: another task has taken the job on, this one is nobody's
                     return
                 stage = await self._after(stage, record, live, outcome)
-        except (Exception, asyncio.CancelledError) as bug:  # cancelled: the event loop is going down
+        except GeneratorExit:  # the event loop is gone: nothing can be awaited any more
+            raise
+        except BaseException as bug:  # what a handler returns may raise anything when it is looked at
             await self._fail_badly(record, bug)
 
     async def _work(self, stage: StageName, record: JobRecord, live: LiveJob) -> Outcome | None:
@@ -161,7 +163,9 @@ class Course:
         async def rest() -> None:
             try:
                 following = await self._after(stage, record, live, (None, fault))
-            except (Exception, asyncio.CancelledError) as bug:
+            except GeneratorExit:
+                raise
+            except BaseException as bug:
                 await self._fail_badly(record, bug)
             else:
                 if following is not None:
@@ -196,10 +200,11 @@ class Course:
             place, record.place = record.place, None
             self._pools[place].release()
 
-    async def _fail_badly(self, record: JobRecord, bug: Exception | asyncio.CancelledError) -> None:
+    async def _fail_badly(self, record: JobRecord, bug: BaseException) -> None:
         """An error of our own: the job still ends with a result."""
         log.error("job %s: the pipeline failed in %s", record.id, record.stage, exc_info=bug)
-        record.broken = bug if isinstance(bug, Exception) else RuntimeError("the event loop was stopped")
+        stopped = isinstance(bug, asyncio.CancelledError)
+        record.broken = RuntimeError("the event loop was stopped") if stopped else bug
         self._leave(record)
         await self._end(record)
 
@@ -255,11 +260,13 @@ class Course:
     async def _end(self, record: JobRecord) -> None:
         record.ending = True
         live = record.live
-        if live is not None:
-            live.services.close()
-            if live.owns_something:
-                await self._bounded(record, live, "close", live.job.exit_stack.aclose)
-        self._finish(record)
+        try:
+            if live is not None:
+                live.services.close()
+                if live.owns_something:
+                    await self._bounded(record, live, "close", live.exit_stack.aclose)
+        finally:
+            self._finish(record)
 
     def _finish(self, record: JobRecord) -> None:
         record.ending = True

@@ -17,12 +17,12 @@ from prorl.pipeline.faults import trim
 from prorl.wire.results import JobEvent
 
 DATA_LIMIT = 16_384
-_encoder = msgspec.msgpack.Encoder()
+_encoder = msgspec.json.Encoder()  # not msgpack: a handler's data may hold integers beyond 64 bits
 
 
 Data = dict[str, Any]
 Event = tuple[int, str, float, Data]  # seq, kind, at_s, data
-_decoder = msgspec.msgpack.Decoder(list[Event])
+_decoder = msgspec.json.Decoder(list[Event])
 
 
 class EventLog:
@@ -99,7 +99,7 @@ def encode_data(data: Data) -> Data:
     if not data:
         return data
     try:
-        encoded = msgspec.json.encode(data)
+        encoded = _encoder.encode(data)
     except (TypeError, ValueError, RecursionError) as error:
         return {"dropped": trim(f"not JSON: {error}", 500)}
     if len(encoded) > DATA_LIMIT:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from typing import get_args
 
 from prorl.api.errors import BudgetExceeded, Fault, GraderFault, JobCancelled, TaskFault
 from prorl.wire.jobs import StageName
-from prorl.wire.results import RolloutError, Status
+from prorl.wire.results import FaultKind, RolloutError, Status
 
 MESSAGE_LIMIT = 4_000
 TRACEBACK_LIMIT = 16_000
@@ -29,7 +30,7 @@ def as_fault(error: BaseException, stage: StageName, handler: str) -> Fault:
 
 def masks(fault: Fault, stage: StageName) -> bool:
     """Running out of time is the policy's own doing only while the policy is at work."""
-    return fault.masks or (isinstance(fault, BudgetExceeded) and stage != "run")
+    return bool(fault.masks) or (isinstance(fault, BudgetExceeded) and stage != "run")
 
 
 def status_of(fault: Fault | None) -> Status:
@@ -51,9 +52,9 @@ def describe(fault: Fault, stage: StageName) -> RolloutError:
     if cause is not None and not isinstance(cause, asyncio.CancelledError):
         trace = trim("".join(traceback.format_exception(cause, chain=False, limit=-40)), TRACEBACK_LIMIT)
     return RolloutError(
-        kind=fault.kind,
+        kind=fault.kind if fault.kind in get_args(FaultKind) else "internal",
         message=trim(text_of(fault) or type(fault).__name__, MESSAGE_LIMIT),
-        code=fault.code,
+        code=None if fault.code is None else trim(str(fault.code), 200),
         stage=stage,
         traceback=trace,
     )
@@ -63,7 +64,7 @@ def text_of(error: BaseException) -> str:
     """``str(error)``, also of an exception whose ``__str__`` fails."""
     try:
         return str(error)
-    except Exception as broken:
+    except BaseException as broken:
         return f"<its __str__ raised {type(broken).__name__}>"
 
 

@@ -279,8 +279,11 @@ class Pipeline:
 
 
 def digest_of(request: JobRequest) -> str:
-    """Of everything but the id, whatever the order of keys in the body was."""
-    body = msgspec.json.encode(msgspec.structs.replace(request, job_id=None), order="sorted")
+    """Of everything but the id, whatever the order of keys in the body was. Raises ``ConfigError``."""
+    try:
+        body = msgspec.json.encode(msgspec.structs.replace(request, job_id=None), order="sorted")
+    except (TypeError, ValueError, RecursionError) as error:  # msgpack can say more than JSON can
+        raise ConfigError(f"the request cannot be written as JSON: {error}") from None
     return hashlib.blake2b(body, digest_size=16).hexdigest()
 
 

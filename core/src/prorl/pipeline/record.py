@@ -37,6 +37,7 @@ class LiveJob:
 
     __slots__ = (
         "call",
+        "exit_stack",
         "fault",
         "fault_stage",
         "graded",
@@ -51,6 +52,7 @@ class LiveJob:
 
     def __init__(self, job: Job, services: Services, timer: JobTimer, timing: Timing) -> None:
         self.job = job
+        self.exit_stack = job.exit_stack  # ours to close, whatever a handler makes of its job
         self.services = services
         self.timer = timer
         self.timing = timing
@@ -65,7 +67,7 @@ class LiveJob:
     @property
     def owns_something(self) -> bool:
         """Whether the exit stack has anything to close; closing an empty one costs a task for nothing."""
-        return bool(getattr(self.job.exit_stack, "_exit_callbacks", True))  # contextlib has no public way to ask
+        return bool(getattr(self.exit_stack, "_exit_callbacks", True))  # contextlib has no public way to ask
 
     def fail(self, fault: Fault, stage: StageName) -> None:
         """The first fault is the result's error; a later one can only mask the sample and is noted."""
@@ -128,7 +130,7 @@ class JobRecord:
         self.queued_since = time.monotonic()
         self.live: LiveJob | None = None
         self.cancelled: JobCancelled | None = None
-        self.broken: Exception | None = None
+        self.broken: BaseException | None = None
         self.ending = False
         self.ended_at: float | None = None
         self.body: bytes | None = None

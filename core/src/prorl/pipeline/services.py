@@ -20,6 +20,7 @@ from prorl.llm.chat import ChatSession, RendererCache
 from prorl.llm.ledger import merge
 from prorl.llm.pool import BackendPool, Lease
 from prorl.pipeline.events import encode_data
+from prorl.pipeline.faults import trim
 from prorl.pipeline.timer import JobTimer
 from prorl.plugins.registry import Registry
 from prorl.wire.results import Timing
@@ -103,11 +104,11 @@ class Services:
         return [self._house.registry.tool(name).factory() for name in names]
 
     def emit(self, kind: str, **data: Any) -> None:
-        encoded = encode_data(data)  # here and now: the handler may change it later
+        kind, encoded = trim(str(kind), 100), encode_data(data)  # here and now: the handler may change it later
         if threading.get_ident() == self._house.thread:
-            self._record.events.add(str(kind)[:100], encoded)
+            self._record.events.add(kind, encoded)
         elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._record.events.add, str(kind)[:100], encoded)
+            self._loop.call_soon_threadsafe(self._record.events.add, kind, encoded)
 
     def spend(self, *, model_s: float = 0.0, tools_s: float = 0.0) -> None:
         if not (math.isfinite(model_s) and math.isfinite(tools_s)):

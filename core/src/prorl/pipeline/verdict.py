@@ -83,9 +83,12 @@ def _table(given: dict[str, Any], name: str, notes: list[str]) -> dict[str, Any]
             notes.append(f"{name}: key {_shown(key)} is not a str: left out")
             continue
         try:
-            kept[trim(key, 200)] = msgspec.Raw(_encoder.encode(value))
-        except (TypeError, ValueError, RecursionError) as error:
+            encoded = _encoder.encode(value)
+            msgspec.msgpack.encode(msgspec.json.decode(encoded))  # integers beyond 64 bits; Raw that is no JSON
+        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
             notes.append(f"{name}[{trim(key, 200)!r}] is not JSON ({trim(str(error), 200)}): left out")
+        else:
+            kept[trim(key, 200)] = msgspec.Raw(encoded)
     return kept
 
 
@@ -93,5 +96,5 @@ def _shown(value: object) -> str:
     """A stranger's value in a message: its repr may be long, or fail."""
     try:
         return trim(repr(value), 100)
-    except Exception:
+    except BaseException:
         return f"a {type(value).__name__}"

@@ -81,10 +81,19 @@ class Watchdog:
             self.stalls[who] = self.stalls.get(who, 0) + 1
             if who not in self._logged:
                 self._logged.add(who)
-                stack = "".join(traceback.format_stack(frame)) if frame is not None else "(no stack)\n"
-                advice = "" if who == SERVER else ": make the method a plain `def`, or use asyncio.to_thread"
-                culprit = "the server" if who == SERVER else f"handler {who}"
-                log.warning("%s blocks the event loop (%.2f s so far)%s\n%s", culprit, now - beat, advice, stack)
+                self._tell(who, now - beat, frame)
+
+    def _tell(self, who: str, blocked_s: float, frame: FrameType | None) -> None:
+        if who == SERVER:  # no handler stands in the stack: it would tell its reader nothing
+            log.warning("the server itself blocks the event loop (%.2f s so far)", blocked_s)
+            return
+        stack = "".join(traceback.format_stack(frame)) if frame is not None else "(no stack)\n"
+        log.warning(
+            "handler %s blocks the event loop (%.2f s so far): make the method a plain `def`, or use asyncio.to_thread\n%s",
+            who,
+            blocked_s,
+            stack,
+        )
 
     def _culprit(self, loop: asyncio.AbstractEventLoop, frame: FrameType | None) -> str:
         task = asyncio.current_task(loop)
