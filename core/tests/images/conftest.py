@@ -16,8 +16,24 @@ from prorl.sandbox.images.program import find_apptainer
 from prorl.sandbox.images.settings import ImageSettings
 
 PROGRAMS = (
-    *("bash", "sh", "cat", "ls", "touch", "mkdir", "rm", "id", "whoami", "sleep", "head", "tail", "env", "mount", "getopt"),
-    *("readlink", "dirname", "basename", "sed", "grep", "chmod", "cp", "mv", "ln", "true", "df"),
+    *(
+        "bash",
+        "sh",
+        "cat",
+        "ls",
+        "touch",
+        "mkdir",
+        "rm",
+        "id",
+        "whoami",
+        "sleep",
+        "head",
+        "tail",
+        "env",
+        "mount",
+        "getopt",
+    ),
+    *("cut", "tr", "wc", "readlink", "dirname", "basename", "sed", "grep", "chmod", "cp", "mv", "ln", "true", "df"),
 )
 NOT_COPIED = ("test", "tests", "site-packages", "dist-packages", "idlelib", "tkinter", "ensurepip", "__pycache__")
 DIRECTORIES = ("etc", "proc", "sys", "dev", "tmp", "run", "root", "home", "opt", "var", "usr/bin", "usr/lib")

@@ -138,6 +138,6 @@ async def test_a_waiter_may_give_up(cache) -> None:
 
 async def test_a_folder_of_somebody_else(tmp_path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SandboxFault, match="set .sandbox.images. folder"):
+    with pytest.raises(SandboxFault, match=r"set \[sandbox\.images\] folder"):
         async with ImageCache(tmp_path / "file").lock("x"):
             pass

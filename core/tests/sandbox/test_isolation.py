@@ -181,7 +181,7 @@ async def test_another_workdir(inside) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (SandboxSpec(image="docker://debian"), "leave image out"),
+        (SandboxSpec(image="/no/such.sif"), "is not there"),
         (SandboxSpec(binds=(Bind(source="/no/such/dir", target="/x"),)), "/no/such/dir"),
     ],
 )
