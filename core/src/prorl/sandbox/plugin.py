@@ -24,7 +24,7 @@ def runtimes(settings: SandboxSettings) -> list[RuntimeRecord]:
         RuntimeRecord(
             name=Apptainer.name,
             factory=partial(Apptainer, settings),
-            summary="rootless containers by Apptainer or Singularity: SIF and docker images, fakeroot; made for clusters",
+            summary="rootless containers by Apptainer or Singularity: SIF and docker images, fakeroot; for clusters",
         ),
         RuntimeRecord(
             name=Local.name,

@@ -17,7 +17,7 @@ from prorl.api import SandboxFault, SandboxSpec
 from prorl.sandbox import sessions
 from prorl.sandbox.apptainer import Apptainer
 from prorl.sandbox.inside import tree
-from prorl.sandbox.journal import Begun, boot_id, state_folder, unfinished
+from prorl.sandbox.journal import Begun, boot_id, state_folder
 from prorl.sandbox.limits import ControlGroups
 from prorl.sandbox.settings import SandboxSettings
 
@@ -38,11 +38,7 @@ class Machine:
 
     def __init__(self, settings: SandboxSettings) -> None:
         self._scratch = str(settings.scratch)
-        self._state = state_folder(settings.state)
-
-    def _ids(self) -> set[str]:
-        """Of all containers that a journal of this test names."""
-        return {entry.id for path in self._state.glob("*.jsonl") for entry in unfinished(path.read_bytes())}
+        self.ids: set[str] = set()  # of containers whose control groups are looked for
 
     def processes(self) -> list[tree.Process]:
         return tree.descendants(os.getpid())
@@ -63,7 +59,7 @@ class Machine:
     def state(self) -> dict[str, object]:
         """Everything that must be as it was before."""
         mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if self._scratch in line]
-        groups = [path.name for path in Path("/sys/fs/cgroup").glob("**/prorl-apptainer-*")]
+        groups = [group.name for id in self.ids for group in ControlGroups().find(id)]
         return {
             "processes": self.processes(),
             "fuse": self.fuse(),
@@ -83,13 +79,14 @@ def image(request) -> str:
     return str(request.getfixturevalue("rootfs" if request.param == "folder" else "sif"))
 
 
-async def start_and_stop(apptainer: Apptainer, count: int, spec: SandboxSpec, *, at_once: int, running) -> None:
+async def start_and_stop(apptainer, machine: Machine, count: int, spec: SandboxSpec, *, at_once: int, running) -> None:
     number = marker()
     room = asyncio.Semaphore(at_once)
 
     async def one() -> None:
         async with room:
             sandbox = await apptainer.start(spec)
+            machine.ids.add(sandbox.id)
             await sandbox.act("bash", {"command": leave_daemons(number)}, timeout=60)
             await sandbox.stop(grace=secrets.choice((0, 0.5)))
 
@@ -97,19 +94,19 @@ async def start_and_stop(apptainer: Apptainer, count: int, spec: SandboxSpec, *,
     assert running(f"sleep {number}") == 0
 
 
-async def test_twenty_containers_leave_nothing(apptainer, rootfs, machine, left, running, until) -> None:
+async def test_twenty_containers_leave_nothing(apptainer, rootfs, machine, left, running) -> None:
     await (await apptainer.start(SandboxSpec(image=str(rootfs)))).stop()
     before = machine.state()
     assert before["fuse"] == 0
-    await start_and_stop(apptainer, 20, SandboxSpec(image=str(rootfs)), at_once=10, running=running)
+    await start_and_stop(apptainer, machine, 20, SandboxSpec(image=str(rootfs)), at_once=10, running=running)
     assert machine.state() == before
     assert left() == []
 
 
-async def test_a_hundred_containers_leave_nothing(apptainer, sif, machine, left, running, until) -> None:
+async def test_a_hundred_containers_leave_nothing(apptainer, sif, machine, left, running) -> None:
     await (await apptainer.start(SandboxSpec(image=str(sif)))).stop()
     before = machine.state()
-    await start_and_stop(apptainer, 100, SandboxSpec(image=str(sif)), at_once=100, running=running)
+    await start_and_stop(apptainer, machine, 100, SandboxSpec(image=str(sif)), at_once=100, running=running)
     assert machine.state() == before
     assert left() == []
 
