@@ -94,15 +94,16 @@ def test_a_broken_plugin_is_logged_and_reported(serve, tmp_path):
     ("arguments", "file", "words"),
     [
         ([], "not even TOML", "prorl.toml is not valid TOML"),
-        ([], "[server]\nprot = 1", "prorl.toml: Object contains unknown field `prot`"),
-        ([], "[pipeline]\nrun_workers = 'many'", "prorl.toml: Expected `int`, got `str` - at `$.pipeline.run_workers`"),
+        ([], "[server]\nprot = 1", "prorl.toml: [server]: unknown field `prot`; did you mean `port`?"),
+        ([], "[pipeline]\nrun_workers = 'many'", "prorl.toml: [pipeline] run_workers: Expected `int`, got `str`"),
         ([], "[handlers.cooking]\nx = 1", "[handlers.cooking]: no plugin offers this handler"),
         ([], "[handlers.play]\nbonus = 'x'", "[handlers.play]"),
-        (["--port", "99999"], "", "`$.server.port`"),
-        (["--set", "pool.nosuch=1"], "", "unknown field `nosuch`"),
+        (["--port", "99999"], "", "Error: --port: Expected `int` <= 65535"),
+        (["--set", "pool.wait_s=x"], "", "Error: --set pool.wait_s: Expected `float`, got `str`"),
+        (["--set", "pool.nosuch=1"], "", "Error: --set pool.nosuch: unknown field `nosuch`; known: "),
         (["--config", "nosuch.toml"], "", "'nosuch.toml' does not exist"),
         (["--llm-server", "localhost:8000"], "", "'localhost:8000' is not a URL like http://host:port"),
-        (["--host", "203.0.113.7"], "", "203.0.113.7"),
+        (["--host", "203.0.113.7"], "", "--host ([server] host) '203.0.113.7' is no address"),
     ],
 )
 def test_what_cannot_work_is_one_line(serve, tmp_path, arguments, file, words):
@@ -122,7 +123,9 @@ def test_a_port_that_is_taken(serve, tmp_path):
         port = str(taken.getsockname()[1])
         process, line = serve("--port", port)
         assert (line, process.wait(100)) == ("", 2)
-    assert f"cannot listen on 127.0.0.1:{port}" in (tmp_path / "log").read_text()
+    log = (tmp_path / "log").read_text()
+    assert f"cannot listen on 127.0.0.1:{port}: " in log
+    assert "take another --port" in log
 
 
 def test_strict_plugins(serve, tmp_path):

@@ -195,3 +195,13 @@ def test_openapi_documents_the_real_bodies(client):
     assert references <= set(schema["components"]["schemas"])
     paths = {"/process", "/cancel", "/add_llm_server", "/clear_llm_server", "/start", "/stop", "/status", "/jobs"}
     assert paths <= set(schema["paths"])
+
+
+def test_the_schemas_page_needs_nothing_from_elsewhere(client):
+    page = client.get("/schema")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "POST /process" in page.text
+    assert "/schema/openapi.json" in page.text
+    assert "//" not in page.text.replace("<!doctype", "")
+    assert client.get("/schema/openapi.yaml").status_code == 200
+    assert client.get("/schema/swagger").status_code == 404

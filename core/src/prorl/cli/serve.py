@@ -74,7 +74,9 @@ def command(
         f"{flag.path}={msgspec.json.encode(flags[flag.key]).decode()}" for flag in _FLAGS if flags[flag.key] is not None
     ]
     path = config or (_FILE if _FILE.exists() else None)
-    settings = load_settings(path, overrides=assignments((*sets, *given)))
+    said_by = {flag.path: flag.name for flag in _FLAGS if flags[flag.key] is not None}
+    said_by |= {name: f"--set {name}" for name in (text.partition("=")[0].strip() for text in sets)}
+    settings = load_settings(path, overrides=assignments((*sets, *given)), said_by=said_by)
     settings = msgspec.structs.replace(settings, backends=(*settings.backends, *map(_backend, llm_servers)))
     _log_to_stderr(log_level.upper())
     registry = load_registry(strict=strict_plugins)

@@ -65,5 +65,5 @@ class Connector:
                 return record
         raise ConfigError(
             f"{url} answers but speaks none of: {', '.join(sorted(self._dialects)) or 'no dialect is installed'}; "
-            "give the server's root (without /v1), or name its dialect"
+            "give the root of an LLM server (without /v1), or name its dialect"
         )

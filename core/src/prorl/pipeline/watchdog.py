@@ -89,7 +89,8 @@ class Watchdog:
             return
         stack = "".join(traceback.format_stack(frame)) if frame is not None else "(no stack)\n"
         log.warning(
-            "handler %s blocks the event loop (%.2f s so far): make the method a plain `def`, or use asyncio.to_thread\n%s",
+            "handler %s blocks the event loop (%.2f s so far): make the method a plain `def`, or use asyncio.to_thread"
+            "\n%s",
             who,
             blocked_s,
             stack,

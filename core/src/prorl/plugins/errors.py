@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 
 from prorl.api.errors import ProrlError
@@ -32,7 +33,7 @@ class UnknownDomain(ProrlError):  # noqa: N818 - named as the request's fate, li
 
     def __init__(self, domain: str | None, known: Sequence[str], failed: Sequence[PluginReport] = ()) -> None:
         self.domain = domain
-        self.known = tuple(known)
+        self.known = tuple(sorted(known, key=lambda name: (name.endswith("*"), name)))  # plain names first
         self.failed = tuple(failed)
         served = ", ".join(self.known) if self.known else "none (install a plugin, e.g. prorl-math)"
         if domain is None:
@@ -40,9 +41,11 @@ class UnknownDomain(ProrlError):  # noqa: N818 - named as the request's fate, li
                 f"the request names no domain: set `domain`, or a string in instance['data_source']; known: {served}"
             )
         else:
+            close = difflib.get_close_matches(domain, [name for name in self.known if not name.endswith("*")], n=1)
+            meant = f"did you mean {close[0]!r}? " if close else ""
             message = (
-                f"no plugin serves the domain {domain!r}: set `domain` to a known one, or install a plugin that serves "
-                f"it; known: {served}"
+                f"no plugin serves the domain {domain!r}: {meant}set `domain` to a known one, or install a plugin that "
+                f"serves it; known: {served}"
             )
         if self.failed:
             message += f"; not loaded (see `prorl plugins`): {', '.join(describe(report) for report in self.failed)}"

@@ -15,6 +15,7 @@ from prorl.server.jobs import job_routes
 from prorl.server.openapi import add_request_schemas
 from prorl.server.paper import paper_routes
 from prorl.server.problems import exception_handlers
+from prorl.server.schema_page import schema_pages
 from prorl.server.service import Service
 from prorl.server.settings import Settings
 
@@ -35,7 +36,9 @@ def create_app(settings: Settings, registry: Registry) -> Litestar:
         route_handlers=[*paper_routes(service), *job_routes(service), *info_routes(service)],
         lifespan=[lifespan],
         exception_handlers=exception_handlers(),
-        openapi_config=OpenAPIConfig(title="ProRL Agent", version=VERSION, path="/schema"),
+        openapi_config=OpenAPIConfig(
+            title="ProRL Agent", version=VERSION, path="/schema", render_plugins=schema_pages()
+        ),
         request_max_body_size=int(settings.server.body_limit_mb * 2**20),
         logging_config=None,  # the default one would log bodies, and configure logging that is not ours
         debug=False,

@@ -1,18 +1,22 @@
 """The server as a process (:func:`run`), or as part of one (:class:`RunningServer`).
 
 On SIGTERM or SIGINT running jobs end as cancelled and their results still go out to whoever waits; then connections
-close, sandboxes end, and the process exits 0. A second signal does not wait.
+close, sandboxes end, and the process exits 0. A second signal does not wait, unless it comes at once: `timeout` and
+process supervisors send one to the process and one to its group, and mean the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
+import logging
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Self
@@ -27,6 +31,7 @@ from prorl.server.service import Service
 from prorl.server.settings import Settings
 
 BACKLOG = 8192  # thousands of rollouts may be sent at once
+SAME_SIGNAL_S = 1.0
 
 
 class _Server(uvicorn.Server):
@@ -37,6 +42,7 @@ class _Server(uvicorn.Server):
         self.app = app
         self.service: Service = app.state.service
         self._on_listening = on_listening
+        self._asked_at: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
@@ -44,11 +50,20 @@ class _Server(uvicorn.Server):
             self._on_listening()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if not self.force_exit:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.service.settings.server.shutdown_s):
-                    await self.service.pipeline.stop()
+        await self._end_jobs()
         await super().shutdown(sockets=sockets)
+        if self.force_exit:  # the application is then cancelled, which uvicorn would log as its failure
+            logging.getLogger("uvicorn.error").addFilter(_not_cancelled)
+
+    async def _end_jobs(self) -> None:
+        ending = asyncio.create_task(self.service.pipeline.stop())
+        deadline = time.monotonic() + self.service.settings.server.shutdown_s
+        while not ending.done() and not self.force_exit and time.monotonic() < deadline:
+            await asyncio.wait({ending}, timeout=0.1)
+        if ending.done():
+            ending.result()
+        else:
+            ending.cancel()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -64,9 +79,16 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self.should_exit:
+        now = time.monotonic()
+        if self._asked_at is None:
+            self._asked_at = now
+        elif now - self._asked_at > SAME_SIGNAL_S:
             self.force_exit = True
         self.should_exit = True
+
+
+def _not_cancelled(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and record.exc_info[0] is asyncio.CancelledError)
 
 
 def run(settings: Settings, registry: Registry, *, on_listening: Callable[[str], None] | None = None) -> None:
@@ -189,12 +211,20 @@ def _bind(host: str, port: int) -> tuple[socket.socket, str]:
         )[0]
         bound = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise ConfigError(f"[server] host {host!r} is no address of this machine: {error}") from error
+        raise _no_host(host, error) from error
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
         bound.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; take another [server] port") from error
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise _no_host(host, error) from error
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror}; take another --port ([server] port; 0: a free one)"
+        ) from error
     name = f"[{host}]" if ":" in host else host
     return bound, f"http://{name}:{bound.getsockname()[1]}"
+
+
+def _no_host(host: str, error: OSError) -> ConfigError:
+    return ConfigError(f"--host ([server] host) {host!r} is no address of this machine: {error.strerror}")

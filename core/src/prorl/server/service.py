@@ -17,9 +17,12 @@ from prorl.sandbox.plugin import runtimes
 from prorl.sandbox.settings import SandboxSettings
 from prorl.server.settings import Settings, check_settings
 from prorl.wire.backends import BackendSpec
+from prorl.wire.wording import counted
 
 log = logging.getLogger("prorl.server")
-RETRY_S = 3.0
+RETRY_FIRST_S = 3.0
+RETRY_LAST_S = 60.0
+LOOK_S = 5.0
 
 
 class Service:
@@ -52,6 +55,8 @@ class Service:
             for spec in self.settings.backends:
                 adding = asyncio.create_task(self._add_backend(spec), name=f"add {spec.url}")
                 stack.callback(adding.cancel)
+            looking = asyncio.create_task(self._tell_of_waiting(), name="look for jobs that wait")
+            stack.callback(looking.cancel)
             if self.settings.server.accept_jobs:
                 self.pipeline.start()
             yield
@@ -64,22 +69,44 @@ class Service:
             log.exception("sandboxes that a killed server may have left behind were not looked for")
         else:
             if ended:
-                log.info("%d leftovers of a killed server ended", ended)
+                log.info("%s of a killed server ended", counted(ended, "leftover"))
 
     async def _add_backend(self, spec: BackendSpec) -> None:
-        """An LLM server of the settings that is not up yet is no reason not to start: it is asked until it is."""
+        """An LLM server of the settings that is not up yet is no reason not to start: it is asked until it is.
+
+        ``ConfigError`` is what answers without being an engine: rarely one soon, so it is asked seldom.
+        """
+        pause_s, said = RETRY_FIRST_S, ""
         while True:
             try:
                 await self.pool.add(spec)
-            except ConfigError as error:
-                log.warning("LLM server %s of the settings cannot be added: %s", spec.url, error)
-                return
-            except Fault as error:
-                log.warning("LLM server %s of the settings is not there yet: %s", spec.url, error)
-                await asyncio.sleep(RETRY_S)
+            except (ConfigError, Fault) as error:
+                if str(error) != said:
+                    said = str(error)
+                    log.warning(
+                        "LLM server %s of the settings cannot be used yet, and is asked again: %s", spec.url, said
+                    )
+                pause_s = RETRY_LAST_S if isinstance(error, ConfigError) else pause_s
             else:
                 log.info("LLM server %s of the settings was added", spec.url)
                 return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_LAST_S)
+
+    async def _tell_of_waiting(self) -> None:
+        """Log once that jobs wait for an LLM server. Seen once it may be an update of the weights; twice it is not."""
+        seen = said = None
+        while True:
+            await asyncio.sleep(LOOK_S)
+            pool = self.pool.status()
+            trouble = pool.trouble if pool.waiting else None
+            if trouble is not None and trouble == seen and trouble != said:
+                said = trouble
+                log.warning("%s waiting: %s", counted(pool.waiting, "job"), trouble)
+            elif trouble is None and said is not None:
+                said = None
+                log.info("no job waits for an LLM server any more")
+            seen = trouble
 
 
 def _runtimes(registry: Registry, settings: SandboxSettings) -> dict[str, RuntimeRecord]:

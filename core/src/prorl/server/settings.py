@@ -30,6 +30,7 @@ from prorl.pipeline.tables import convert_table, overlay
 from prorl.plugins.registry import Registry
 from prorl.sandbox.settings import SandboxSettings
 from prorl.wire.backends import BackendSpec
+from prorl.wire.wording import Complaint, complaint, suggest
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,10 +73,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 _TABLES = tuple(name for name in Settings.__struct_fields__ if name != "plugins")
 
 
-def load_settings(path: Path | None = None, *, overrides: Mapping[str, Any] | None = None) -> Settings:
+def load_settings(
+    path: Path | None = None, *, overrides: Mapping[str, Any] | None = None, said_by: Mapping[str, str] | None = None
+) -> Settings:
     """Read ``path`` (``None``: all defaults) and lay ``overrides`` over it, table by table.
 
-    Raises ``ConfigError`` naming the file and the field.
+    ``said_by`` says what set an override (``{"server.port": "--port"}``). Raises ``ConfigError`` naming that, or the
+    file and the field.
     """
     where = str(path) if path is not None else "settings"
     document: dict[str, Any] = {}
@@ -86,20 +90,36 @@ def load_settings(path: Path | None = None, *, overrides: Mapping[str, Any] | No
             raise ConfigError(f"cannot read {path}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    return parse_settings(overlay(document, overrides or {}), where=where)
+    return parse_settings(overlay(document, overrides or {}), where=where, said_by=said_by or {})
 
 
-def parse_settings(document: Mapping[str, Any], *, where: str = "settings") -> Settings:
+def parse_settings(
+    document: Mapping[str, Any], *, where: str = "settings", said_by: Mapping[str, str] | None = None
+) -> Settings:
     """Check a document's own tables; those of plugins are kept as they are. Raises ``ConfigError``."""
     known = {name: value for name, value in document.items() if name in _TABLES}
     others = {name: value for name, value in document.items() if name not in _TABLES}
     for name, value in others.items():
         if not isinstance(value, dict):
-            raise ConfigError(f"{where}: {name!r} stands outside any table; tables are {', '.join(_TABLES)}")
+            place = (said_by or {}).get(name, where)
+            raise ConfigError(f"{place}: {name!r} stands outside any table; tables are {', '.join(_TABLES)}")
     try:
         return msgspec.convert({**known, "plugins": others}, Settings)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {error}") from error
+        said = complaint(error, Settings)
+        place = (said_by or {}).get(said.place) or f"{where}: {_in_toml(said)}"
+        raise ConfigError(f"{place}: {said.what}") from error
+
+
+def _in_toml(said: Complaint) -> str:
+    """``[pipeline.budgets] run_s``, ``[[backends]] 2, url``."""
+    table, _, field = said.place.rpartition(".")
+    if said.unknown is not None:
+        field = ""
+    name, item, rest = table.partition("[")
+    if item:
+        return f"[[{name}]] {int(rest.partition(']')[0]) + 1}{f', {field}' if field else ''}"
+    return f"[{table or field}]{f' {field}' if table and field else ''}"
 
 
 def check_settings(settings: Settings, registry: Registry, *, where: str = "settings") -> Settings:
@@ -121,6 +141,12 @@ def check_settings(settings: Settings, registry: Registry, *, where: str = "sett
     if runtime is not None and runtime not in registry.runtimes and not registry.failed:
         known = ", ".join(sorted(registry.runtimes)) or "none"
         raise ConfigError(f"{where}: [sandbox] runtime: no plugin offers {runtime!r}; known: {known}")
+    for spec in settings.backends:
+        if spec.dialect is not None and spec.dialect not in registry.dialects and not registry.failed:
+            raise ConfigError(
+                f"{where}: [[backends]] {spec.url}: no plugin offers the dialect {spec.dialect!r}"
+                f"{suggest(spec.dialect, registry.dialects)}"
+            )
     for name in settings.plugins:
         if name not in registry.settings and not registry.failed:
             known = ", ".join((*_TABLES, *sorted(registry.settings)))

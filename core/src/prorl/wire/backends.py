@@ -59,11 +59,10 @@ class PoolStatus(msgspec.Struct, kw_only=True):
 
     @property
     def trouble(self) -> str | None:
-        """Why no model can be called now, and ``None`` if one can."""
+        """Why no model can be called now and what to do about it, or ``None``."""
         if self.paused:
-            return "the pool is paused for an update of the weights"
-        if not self.backends:
-            return "none is registered"
+            return "the LLM pool is paused for an update of the weights"
         if any(backend.healthy for backend in self.backends):
             return None
-        return "; ".join(f"{backend.url}: {backend.reason or 'does not answer'}" for backend in self.backends)
+        reasons = [f"{backend.url}: {backend.reason or 'does not answer'}" for backend in self.backends]
+        return f"no LLM server works ({'; '.join(reasons) or 'none is registered'}): POST /add_llm_server"

@@ -16,18 +16,23 @@ _SHOWN = 12
 
 
 class Complaint(NamedTuple):
-    """``path`` is the place as msgspec writes it (``$.sampling_params.top_p``), ``what`` is wrong there."""
+    """``path`` is the place as msgspec writes it (``$.sampling_params.top_p``), ``what`` is wrong there.
+
+    ``unknown`` names the field that should not be there; ``path`` is then that of the object which has it.
+    """
 
     path: str
     what: str
+    unknown: str | None = None
 
     def __str__(self) -> str:
         return self.what if self.path == "$" else f"{self.what} - at `{self.path}`"
 
     @property
     def place(self) -> str:
-        """Without the ``$``, for people who do not write JSON: ``server.port``. Empty for the whole."""
-        return self.path.removeprefix("$").removeprefix(".")
+        """The field, without the ``$``, for people who do not write JSON: ``server.port``. Empty for the whole."""
+        name = f".{self.unknown}" if self.unknown is not None else ""
+        return f"{self.path}{name}".removeprefix("$").removeprefix(".")
 
 
 def complaint(error: msgspec.ValidationError, kind: Any) -> Complaint:
@@ -36,7 +41,7 @@ def complaint(error: msgspec.ValidationError, kind: Any) -> Complaint:
     path = path.removesuffix("`") or "$"
     if (unknown := _UNKNOWN.fullmatch(said)) is not None:
         fields = [field.encode_name for each in _at(kind, path) for field in getattr(each, "fields", ())]
-        return Complaint(path, f"unknown field `{unknown[1]}`{suggest(unknown[1], fields)}")
+        return Complaint(path, f"unknown field `{unknown[1]}`{suggest(unknown[1], fields)}", unknown[1])
     if " matching regex " in said:
         return Complaint(path, _like(kind, path))
     return Complaint(path, said)
