@@ -7,12 +7,14 @@ same action server, so a tool asks for an *action* and never knows which runtime
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 Outcome = Literal["ok", "timeout", "cancelled", "error"]
 OnOutput = Callable[[bytes], Awaitable[None]]
+MAX_TRANSFER = 1 << 30
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,6 +99,25 @@ class Sandbox(Protocol):
 
         ``timeout`` is in seconds. Raises :class:`~prorl.api.errors.SandboxFault` when the sandbox itself is lost;
         a command that fails or times out is an :class:`ActionResult`.
+        """
+        ...
+
+    async def upload(
+        self, local: str | Path, remote: str, *, timeout: float = 600.0, max_bytes: int = MAX_TRANSFER
+    ) -> None:
+        """Copy a file to the path ``remote``, or a folder's content into the folder ``remote``, as the agent's user.
+
+        Files, folders and links that stay inside travel; anything else is refused. Raises ``SandboxFault`` with code
+        ``transfer_refused``, ``transfer_failed`` or ``transfer_timeout``; what had arrived until then stays.
+        """
+        ...
+
+    async def download(
+        self, remote: str, local: str | Path, *, timeout: float = 600.0, max_bytes: int = MAX_TRANSFER
+    ) -> None:
+        """Copy a file or folder of the sandbox to ``local``, like :meth:`upload`.
+
+        Nothing a sandbox sends is written outside ``local``, nor more than ``max_bytes`` of it.
         """
         ...
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, Mapping
 from typing import Any
 
 import msgspec
@@ -39,11 +39,12 @@ _encoder = msgspec.json.Encoder()
 
 
 class _Pending:
-    __slots__ = ("future", "on_output")
+    __slots__ = ("future", "on_output", "ready")
 
     def __init__(self, on_output: OnOutput | None) -> None:
         self.future: asyncio.Future[ActionResult] = asyncio.get_running_loop().create_future()
         self.on_output = on_output
+        self.ready = asyncio.Event()
 
 
 class Channel:
@@ -89,31 +90,58 @@ class Channel:
         return hello
 
     async def act(
-        self, action: str, arguments: Mapping[str, Any], *, timeout: float, on_output: OnOutput | None = None
+        self,
+        action: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout: float,
+        on_output: OnOutput | None = None,
+        source: AsyncIterable[bytes] | None = None,
     ) -> ActionResult:
+        """``source`` is sent to an action that takes input; what it raises is raised here."""
         if self._lost:
             raise SandboxFault(self._lost[0], code=self._lost[1])
         self._requests += 1
         request = self._requests
         pending = self._pending[request] = _Pending(on_output)
-        start = {"action": action, "arguments": arguments, "timeout": timeout, "stream": on_output is not None}
+        pump: asyncio.Task[None] | None = None
+        start = {"action": action, "arguments": arguments, "timeout": timeout, "stream": on_output is not None or source is not None}
         try:
             async with asyncio.timeout(timeout + ANSWER_MARGIN):
-                await self._send(frames.START, request, start)
+                try:
+                    await self._send(frames.START, request, start)
+                except OSError as error:
+                    raise self._fail(f"the connection to the sandbox broke: {_text(error)}") from error
+                if source is not None:
+                    pump = asyncio.create_task(self._pump(request, pending, source), name="sandbox-input")
                 return await pending.future
         except TimeoutError:
             message = f"the action server did not end {action} within {timeout + ANSWER_MARGIN:g} s"
             raise self._fail(message, "no_answer") from None
         except (ProtocolError, UnicodeEncodeError) as error:
             return ActionResult(outcome="error", error=f"the request cannot be sent to the sandbox: {error}")
-        except OSError as error:
-            raise self._fail(f"the connection to the sandbox broke: {_text(error)}") from error
         finally:
+            if pump:
+                pump.cancel()
+                await asyncio.wait([pump])
             del self._pending[request]
             if not pending.future.done() or pending.future.cancelled():
                 self._abandon(request)
             elif not pending.future.cancelled():
                 pending.future.exception()  # seen, so that asyncio does not report it
+
+    async def _pump(self, request: int, pending: _Pending, source: AsyncIterable[bytes]) -> None:
+        """Only as fast as the server takes it: its own back-pressure fills the socket, and the drain waits."""
+        try:
+            await pending.ready.wait()  # before that another action may be in its place
+            async for data in source:
+                self._writer.write(frames.pack(frames.INPUT, request, data))
+                await self._writer.drain()
+            self._writer.write(frames.pack(frames.INPUT, request))
+        except Exception as error:
+            if not pending.future.done():
+                pending.future.set_exception(error)
+                self._abandon(request)
 
     async def bye(self) -> None:
         """Ask the server to end everything and to exit. Actions under way fail as stopped."""
@@ -179,7 +207,9 @@ class Channel:
         elif frame.type == frames.OUTPUT:
             if pending is None and frame.request not in self._abandoned:
                 raise ProtocolError(f"output for action {frame.request}, which is not under way")
-            if pending and pending.on_output and not pending.future.done():
+            if pending:
+                pending.ready.set()
+            if pending and pending.on_output and frame.payload and not pending.future.done():
                 # Awaited here on purpose: a slow watcher slows the command down instead of filling memory.
                 try:
                     await pending.on_output(frame.payload)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from prorl.api.errors import ConfigError, SandboxFault
 from prorl.api.records import RuntimeRecord
-from prorl.api.sandbox import ActionResult, OnOutput, Probe, Sandbox, SandboxRuntime, SandboxSpec
+from prorl.api.sandbox import MAX_TRANSFER, ActionResult, OnOutput, Probe, Sandbox, SandboxRuntime, SandboxSpec
 
 
 class SandboxManager:
@@ -114,6 +115,16 @@ class Tracked:
         self, action: str, arguments: Mapping[str, Any], *, timeout: float, on_output: OnOutput | None = None
     ) -> ActionResult:
         return await self._sandbox.act(action, arguments, timeout=timeout, on_output=on_output)
+
+    async def upload(
+        self, local: str | Path, remote: str, *, timeout: float = 600.0, max_bytes: int = MAX_TRANSFER
+    ) -> None:
+        await self._sandbox.upload(local, remote, timeout=timeout, max_bytes=max_bytes)
+
+    async def download(
+        self, remote: str, local: str | Path, *, timeout: float = 600.0, max_bytes: int = MAX_TRANSFER
+    ) -> None:
+        await self._sandbox.download(remote, local, timeout=timeout, max_bytes=max_bytes)
 
     async def stop(self, *, grace: float = 0.5) -> None:
         await self._sandbox.stop(grace=grace)

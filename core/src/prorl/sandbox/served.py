@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Any
 
 from prorl.api.errors import SandboxFault
-from prorl.api.sandbox import ActionResult, OnOutput
+from prorl.api.sandbox import MAX_TRANSFER, ActionResult, OnOutput
+from prorl.sandbox import transfer
 from prorl.sandbox.channel import Channel
 
-LANES = frozenset(("bash", "ipython"))
+LANES = frozenset(("bash", "ipython", "transfer"))
 Kill = Callable[[], Awaitable[None]]
 
 
@@ -44,9 +46,22 @@ class ServedSandbox:
     async def act(
         self, action: str, arguments: Mapping[str, Any], *, timeout: float, on_output: OnOutput | None = None
     ) -> ActionResult:
+        return await self._act(action, arguments, timeout=timeout, on_output=on_output)
+
+    async def _act(self, action: str, arguments: Mapping[str, Any], **more: Any) -> ActionResult:
         lane = None if arguments.get("is_input") else self._lanes.get(action)
         async with lane or contextlib.nullcontext():
-            return await self._channel.act(action, arguments, timeout=timeout, on_output=on_output)
+            return await self._channel.act(action, arguments, **more)
+
+    async def upload(
+        self, local: str | Path, remote: str, *, timeout: float = 600.0, max_bytes: int = MAX_TRANSFER
+    ) -> None:
+        await transfer.upload(self._act, Path(local), remote, timeout=timeout, max_bytes=max_bytes)
+
+    async def download(
+        self, remote: str, local: str | Path, *, timeout: float = 600.0, max_bytes: int = MAX_TRANSFER
+    ) -> None:
+        await transfer.download(self._act, remote, Path(local), timeout=timeout, max_bytes=max_bytes)
 
     async def stop(self, *, grace: float = 0.5) -> None:
         """End everything inside; at most ``grace`` seconds of it gently. Again and again is the same as once."""

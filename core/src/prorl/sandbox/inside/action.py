@@ -60,6 +60,16 @@ class Action:
             if self._on_output:
                 self._on_output(self.request, data)
 
+    def stream(self, data: bytes) -> None:
+        """Bytes that are for the host as they are, and no text to be kept."""
+        if data and not self.done and self._on_output:
+            self._on_output(self.request, data)
+
+    def welcome(self) -> None:
+        """Have the host send its input: an empty piece of output says so."""
+        if self._on_output:
+            self._on_output(self.request, b"")
+
     def finish(self, outcome: str, data: dict[str, Any] | None = None, error: str | None = None) -> None:
         if self.done:
             return

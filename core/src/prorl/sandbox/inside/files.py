@@ -22,7 +22,7 @@ class Files:
         self._root = os.path.realpath(root) if root else None
 
     def read(self, action: Action) -> None:
-        path = self._resolve(argument(action.arguments, "path", str))
+        path = self.resolve(argument(action.arguments, "path", str))
         limit = min(argument(action.arguments, "limit", int, MAX_FILE), MAX_FILE)
         # Not blocking: opening a FIFO would wait for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -37,7 +37,7 @@ class Files:
         action.finish("ok", {"data": encoded, "size": size, "truncated": size > len(data)})
 
     def write(self, action: Action) -> None:
-        path = self._resolve(argument(action.arguments, "path", str))
+        path = self.resolve(argument(action.arguments, "path", str))
         data = decode(argument(action.arguments, "data", str))
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -51,7 +51,7 @@ class Files:
             os.close(fd)
         action.finish("ok", {"path": path, "size": len(data)})
 
-    def _resolve(self, path: str) -> str:
+    def resolve(self, path: str) -> str:
         if not path or "\0" in path:
             raise BadArgumentsError("'path' must be the path of a file")
         real = os.path.realpath(os.path.join(self._workdir, path))  # noqa: PTH118

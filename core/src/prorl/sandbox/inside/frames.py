@@ -1,7 +1,7 @@
 """The frames both ends speak: ``u32 length, u8 type, u32 request, payload``, all big-endian.
 
 The length is that of the payload and is checked against the cap before anything is allocated. Control payloads are
-JSON objects, ``OUTPUT`` is raw bytes. Per action: one ``START``, any number of ``OUTPUT``, exactly one ``END``.
+JSON objects, ``OUTPUT`` and ``INPUT`` are raw bytes. Per action: one ``START``, any number of ``OUTPUT``, exactly one ``END``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ HEADER = struct.Struct("!IBI")
 HELLO = 1  # host: settings of the sandbox; server: what it is. Request 0, first frame of either side
 START = 2  # host: begin an action
 CANCEL = 3  # host: end an action and everything it started
-OUTPUT = 4  # server: what an action printed
+OUTPUT = 4  # server: what an action printed; an empty one says that it takes input now
 END = 5  # server: the one typed end of an action
 BYE = 6  # host: end everything and exit
 FAULT = 7  # server: why it gives up; the last frame it sends
+INPUT = 8  # host: bytes for an action that takes some; an empty one ends them
 
-TYPES = frozenset((HELLO, START, CANCEL, OUTPUT, END, BYE, FAULT))
+TYPES = frozenset((HELLO, START, CANCEL, OUTPUT, END, BYE, FAULT, INPUT))
 
 
 class ProtocolError(Exception):

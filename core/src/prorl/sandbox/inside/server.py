@@ -26,6 +26,7 @@ from .frames import (
     END,
     FAULT,
     HELLO,
+    INPUT,
     OUTPUT,
     PROTOCOL,
     START,
@@ -39,6 +40,7 @@ from .frames import (
 from .ipython import Kernel
 from .loop import Loop
 from .spill import Spill
+from .transfer import Transfer
 
 HIGH_WATER = 256 * 1024  # bytes for the host that may wait before commands are no longer read
 MAX_ACTIONS = 64
@@ -71,11 +73,13 @@ class Server:
         self._reader = FrameReader()
         self._unsent = bytearray()
         self._paused = False
+        self._deaf = False
         self._actions: dict[int, tuple[Action, Lane | None]] = {}
         self._lanes: dict[str, Lane] = {}
         self._waiting: deque[tuple[Action, Lane]] = deque()
         self._files: Files | None = None
         self._spill: Spill | None = None
+        self._transfer: Transfer | None = None
 
     def run(self) -> None:
         self._socket.setblocking(False)
@@ -90,7 +94,14 @@ class Server:
     # -- the connection
 
     def _watch(self) -> None:
-        self._loop.watch(self._socket.fileno(), self._on_readable, self._flush if self._unsent else None)
+        on_readable = None if self._deaf else self._on_readable
+        self._loop.watch(self._socket.fileno(), on_readable, self._flush if self._unsent else None)
+
+    def _congest(self, congested: bool) -> None:
+        """A transfer's child is behind: what the host sends stays with the host."""
+        if congested != self._deaf:
+            self._deaf = congested
+            self._watch()
 
     def _on_readable(self) -> None:
         try:
@@ -142,10 +153,17 @@ class Server:
             action, lane = self._actions.get(frame.request, (None, None))
             if action and lane:
                 self._cancel(action, lane)
+        elif frame.type == INPUT:
+            self._input(frame)
         elif frame.type == BYE:
             self._loop.stop()
         else:
             raise ProtocolError(f"frame type {frame.type} is not the host's to send")
+
+    def _input(self, frame: Frame) -> None:
+        action, _ = self._actions.get(frame.request, (None, None))
+        if action and self._transfer:
+            self._transfer.feed(action, frame.payload)
 
     def _hello(self, settings: dict[str, Any]) -> None:
         if settings.get("protocol") != PROTOCOL:
@@ -168,12 +186,16 @@ class Server:
             os.makedirs(directory, exist_ok=True)  # noqa: PTH103
         os.chdir(workdir)
         cpu_s = limits.get("cpu_s")
-        shell = Shell(self._loop, env, workdir, cpu_s=cpu_s, beside=lambda: kernel.pids)
-        kernel = Kernel(self._loop, env, workdir, python=python, cpu_s=cpu_s, beside=lambda: shell.pids)
-        self._lanes = {"bash": shell, "ipython": kernel}
-        self._kernel = kernel
+        shell = Shell(self._loop, env, workdir, cpu_s=cpu_s, beside=lambda: kernel.pids + self._own())
+        kernel = Kernel(self._loop, env, workdir, python=python, cpu_s=cpu_s, beside=lambda: shell.pids + self._own())
         self._files = Files(workdir, settings.get("root"))
+        self._transfer = Transfer(self._loop, env, self._files.resolve, self._congest)
+        self._lanes = {"bash": shell, "ipython": kernel, "transfer": self._transfer}
+        self._kernel = kernel
         self._spill = Spill(env.get("TMPDIR") or "/tmp")  # noqa: S108 - inside, nobody else is there
+
+    def _own(self) -> list[int]:
+        return self._transfer.pids if self._transfer else []
 
     def _start(self, request: int, message: dict[str, Any]) -> None:
         if request in self._actions or len(self._actions) >= MAX_ACTIONS:
