@@ -109,6 +109,20 @@ async def test_probes_are_made_once(tmp_path, bubblewrap) -> None:
     await manager.close()
 
 
+async def test_a_runtime_that_cannot_sweep_does_not_keep_others_from_it(tmp_path) -> None:
+    class Stuck(Never):
+        async def sweep(self) -> int:
+            raise OSError("stuck")
+
+    left = tmp_path / "prorl-local-left"
+    left.mkdir()
+    (left / "owner.json").write_text('{"pid": 1, "started": 1}')
+    stuck = RuntimeRecord(name="stuck", factory=Stuck, summary="", preference=99)
+    with pytest.raises(ExceptionGroup, match="1 things were ended"):
+        await SandboxManager({"stuck": stuck, "local": records(tmp_path)["local"]}).sweep()
+    assert not left.exists()
+
+
 async def test_close_stops_every_sandbox(tmp_path) -> None:
     manager = SandboxManager(records(tmp_path), default="local")
     sandboxes = [await manager.start(SandboxSpec()) for _ in range(3)]

@@ -48,7 +48,7 @@ def command(
     if as_root:
         options += ["--no-privs", "--add-caps", CAPABILITIES]
     else:
-        options += ["--userns", *(["--fakeroot"] if spec.fakeroot else [])]
+        options += ["--userns", *(_fakeroot(program) if spec.fakeroot else [])]
     for bind in _binds(spec, root):
         options += ["--mount", mount(bind)]
     start = [root.python, "-I", "-S", f"{AT}/{BOOT.name}", *arguments]
@@ -68,6 +68,13 @@ def _binds(spec: SandboxSpec, root: Root) -> Iterator[Bind]:
     yield Bind(source=str(INSIDE), target=f"{AT}/inside")
     yield Bind(source=str(BOOT), target=f"{AT}/{BOOT.name}")
     yield from spec.binds
+
+
+def _fakeroot(program: str) -> list[str]:
+    """Without subordinate ids Apptainer would run the fakeroot command as init. Then the action server is not init, and
+    the agent could kill it whenever a rollout goes badly. So there is only root inside then, and the probe says so.
+    """
+    return ["--fakeroot", *(["--ignore-fakeroot-command"] if Path(program).name == "apptainer" else [])]
 
 
 def check_binds(spec: SandboxSpec) -> None:

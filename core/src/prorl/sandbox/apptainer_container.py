@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import re
 import secrets
@@ -24,6 +25,7 @@ from prorl.sandbox.inside import tree
 from prorl.sandbox.process import Child, kill_and_wait
 from prorl.sandbox.settings import SandboxSettings
 
+log = logging.getLogger(__name__)
 UNMOUNT_WITHIN = 0.5
 
 
@@ -109,6 +111,8 @@ class Container:
     def _give_back(self) -> None:
         limits.remove(self.groups)
         remove_tree(self.layer.folder)
+        if self.layer.folder.exists():
+            log.warning("%s could not be removed: is newuidmap on PATH?", self.layer.folder)
         self.address.release()
         self._book.end(self.id)
 

@@ -22,6 +22,8 @@ LOOK = "cat /proc/net/dev | tail -n +3 | cut -d: -f1 | tr -d ' '"
 OWN_IDS = "cat /proc/self/uid_map; touch /tmp/own && chown 1:1 /tmp/own"
 NO_QUOTA = "an ordinary user's files go to a folder on the disk, without a quota: only file_mb bounds each of them"
 SYSCTL = Path("/proc/sys")
+STATUS = Path("/proc/self/status")
+CAP_SYS_ADMIN = 21
 FUSE = Path("/dev/fuse")
 APPARMOR = (
     "load an AppArmor profile with `userns,` for Apptainer's starter (its packages bring one), "
@@ -67,6 +69,8 @@ async def probe(runtime: Starter, settings: SandboxSettings) -> Probe:
     }
     lacking, notes = limits.holding(limits.ControlGroups(), own_uid=root)
     why_not |= lacking
+    if root:
+        notes["tmp_mb"] = "holds for all that is written together, but for /dev/shm"
     ok = bash.outcome == "ok"
     works = {"network", "image"} | {name for name, reason in why_not.items() if not reason}
     return Probe(
@@ -81,9 +85,13 @@ async def probe(runtime: Starter, settings: SandboxSettings) -> Probe:
     )
 
 
-def explain(fault: str, sysctl: Path = SYSCTL) -> str:
+def explain(fault: str, *, sysctl: Path = SYSCTL, status: Path = STATUS, uid: int | None = None) -> str:
     """What Apptainer said, and what to do where that can be told."""
-    if os.geteuid() == 0:
+    uid = os.geteuid() if uid is None else uid
+    if uid == 0:
+        effective = int(status.read_text().split("CapEff:", 1)[1].split(None, 1)[0], 16)
+        if not effective >> CAP_SYS_ADMIN & 1:
+            return f"{fault}; this root lacks CAP_SYS_ADMIN, as in most containers: run the server as an ordinary user"
         return fault
     for name, forbidding, mend in NAMESPACES:
         try:
@@ -94,7 +102,7 @@ def explain(fault: str, sysctl: Path = SYSCTL) -> str:
             where = name.replace("/", ".")
             return f"{fault}; user namespaces are off here ({where} = {value}): as root, {mend}"
     if "unknown userid" in fault or "user: unknown" in fault:
-        return f"{fault}; uid {os.geteuid()} has no entry in the user database (getent passwd {os.geteuid()})"
+        return f"{fault}; uid {uid} has no entry in the user database (getent passwd {uid})"
     return fault
 
 

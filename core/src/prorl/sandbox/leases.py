@@ -8,6 +8,7 @@ however that happens. Files of the dead are only litter, and are taken over or s
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -19,6 +20,7 @@ from prorl.api.errors import SandboxFault
 FIRST = int(IPv4Address("127.0.1.0"))
 LAST = int(IPv4Address("127.255.255.254"))  # connecting to 127.255.255.255, the broadcast address, fails
 TRIES = 1000
+OTHERS = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR)  # another user's file, or what is no lease at all
 
 
 class Lease:
@@ -49,7 +51,8 @@ def take(folder: Path) -> Lease:
         lease = _try(folder / address, address)
         if lease:
             return lease
-    raise SandboxFault(f"no loopback address is free after {TRIES} tries; look into {folder}", code="no_address")
+    message = f"no loopback address is free after {TRIES} tries: may this user make files in {folder} (mode 1777)?"
+    raise SandboxFault(message, code="no_address")
 
 
 def sweep(folder: Path) -> int:
@@ -66,7 +69,7 @@ def sweep(folder: Path) -> int:
 
 def _make(folder: Path) -> None:
     if not folder.is_dir():
-        with contextlib.suppress(FileExistsError):
+        with contextlib.suppress(OSError):  # another one made it, or the next step says why it can't be used
             folder.mkdir(parents=True)
             folder.chmod(0o1777)  # every user of the machine leases here; nobody removes another's file
 
@@ -74,9 +77,9 @@ def _make(folder: Path) -> None:
 def _try(path: Path, address: str) -> Lease | None:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except PermissionError:
-        return None  # another user's
     except OSError as error:
+        if error.errno in OTHERS:
+            return None
         raise SandboxFault(f"cannot lease an address in {path.parent}: {error.strerror}", code="no_address") from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

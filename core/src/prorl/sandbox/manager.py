@@ -42,8 +42,19 @@ class SandboxManager:
         return [await self._probe(record.name) for record in self._by_preference()]
 
     async def sweep(self) -> int:
-        """Remove what killed servers left behind; returns how many things were ended."""
-        return sum([await self._runtime(record.name).sweep() for record in self._by_preference()])
+        """Remove what killed servers left behind; returns how many things were ended.
+
+        Raises an :class:`ExceptionGroup` of what went wrong, after every runtime had its turn.
+        """
+        ended, errors = 0, []
+        for record in self._by_preference():
+            try:
+                ended += await self._runtime(record.name).sweep()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise ExceptionGroup(f"not all was swept ({ended} things were ended)", errors)
+        return ended
 
     async def close(self) -> None:
         """Stop every sandbox that is alive, those of cancelled starts too."""

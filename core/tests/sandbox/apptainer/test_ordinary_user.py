@@ -32,7 +32,28 @@ done
 mount --bind "$made/passwd" /etc/passwd
 mkdir "$made/home"; chown "$uid:$uid" "$made/home"
 mknod -m "$fuse" "$made/fuse" c 10 229; [ ! -e /dev/fuse ] || mount --bind "$made/fuse" /dev/fuse
-exec setpriv --reuid "$uid" --regid "$uid" --clear-groups "$@"
+exec $OUTSIDE setpriv --reuid "$uid" --regid "$uid" --clear-groups "$@"
+"""
+# A user namespace around it, with all ids, in which no other one can be made: that number counts per namespace.
+NO_NAMESPACES = """
+import ctypes, os, sys
+CLONE_NEWUSER = 0x10000000
+made, mapped = os.pipe(), os.pipe()
+pid = os.fork()
+if pid == 0:
+    if ctypes.CDLL(None).unshare(CLONE_NEWUSER):
+        os._exit(1)
+    os.write(made[1], b".")
+    os.read(mapped[0], 1)
+    with open("/proc/sys/user/max_user_namespaces", "w") as file:
+        file.write("0")
+    os.execvp(sys.argv[1], sys.argv[1:])
+os.read(made[0], 1)
+for name in ("uid_map", "gid_map"):
+    with open(f"/proc/{pid}/{name}", "w") as file:
+        file.write("0 0 100000")
+os.write(mapped[1], b".")
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) % 256)
 """
 PROBE = """
 import asyncio, json, msgspec, sys
@@ -51,12 +72,15 @@ class OrdinaryUser:
         self.program = program
         self.python: list[str] = []
 
-    def run(self, argv: list[str], *, ids: bool = True, fuse: str = "666") -> subprocess.CompletedProcess[str]:
+    def run(
+        self, argv: list[str], *, ids: bool = True, fuse: str = "666", outside: str = ""
+    ) -> subprocess.CompletedProcess[str]:
         environment = {
             "PATH": f"{Path(self.program).parent}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
             "HOME": self.home,
             "PRORL_APPTAINER": self.program,
             "PYTHONDONTWRITEBYTECODE": "1",
+            "OUTSIDE": outside,
         }
         granted = f"{UID}:{IDS}" if ids else "nobody-else:1:1"
         script = ["sh", "-c", IN_PRIVATE, "sh", str(self._made), str(UID), USER, granted, fuse]
@@ -149,3 +173,18 @@ def test_image_files_with_a_closed_dev_fuse(user) -> None:
     done = user.run(argv, fuse="600")
     assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-2000:]
     assert "1 passed" in done.stdout
+
+
+def test_with_user_namespaces_switched_off(user, folder) -> None:
+    script = folder.with_suffix(".py")
+    script.write_text(NO_NAMESPACES)
+    try:
+        outside = f"{sys.executable} {script}"
+        trial = user.run(["true"], outside=outside)
+        if trial.returncode:
+            pytest.skip(f"they cannot be switched off here: {trial.stderr.strip()[-300:]}")
+        seen = probe(user, outside=outside)
+    finally:
+        script.unlink()
+    assert not seen["works"]
+    assert "sysctl user.max_user_namespaces=15000" in seen["reason"]

@@ -59,7 +59,7 @@ class Machine:
     def state(self) -> dict[str, object]:
         """Everything that must be as it was before."""
         mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if self._scratch in line]
-        groups = [group.name for id in self.ids for group in ControlGroups().find(id)]
+        groups = [group.name for made in self.ids for group in ControlGroups().find(made)]
         return {
             "processes": self.processes(),
             "fuse": self.fuse(),
