@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -66,6 +67,11 @@ async def say(sandbox: Sandbox, command: str) -> tuple[int, str]:
     return result.data["exit_code"], result.output
 
 
+def readable_only(runtime: Bubblewrap) -> bool:
+    """What FUSE has mounted for a server that is root cannot be made the agent's."""
+    return AS_ROOT and (runtime._settings.images.roots == "fuse" or runtime._layers.no_shift is not None)
+
+
 def mounts() -> list[str]:
     return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "prorl" in line]
 
@@ -98,8 +104,8 @@ async def test_what_is_written_is_gone_afterwards(where, rootfs) -> None:
     one, two = await asyncio.gather(*(runtime.start(SandboxSpec(image=image)) for _ in range(2)))
     try:
         _, output = await say(one, "echo new >/opt/new; rm /opt/from-image; ls /opt")
-        if AS_ROOT:
-            assert "Permission denied" in output  # the image's files are root's, the agent is not
+        if readable_only(runtime):
+            assert "Permission denied" in output
         else:
             assert output == "new\n"
         assert await say(one, "echo x >/tmp/f && echo x >/workspace/f") == (0, "")
@@ -121,9 +127,11 @@ async def test_what_is_written_to_the_image_is_capped(where) -> None:
     try:
         _, output = await say(sandbox, "df -k / | tail -n 1 | sed 's/  */ /g'")
         assert output.split()[1] == "2048", output
-        if not AS_ROOT:
-            code, _ = await say(sandbox, "head -c 5000000 /dev/zero >/opt/big")
-            assert code != 0
+        assert await say(
+            sandbox, "head -c 5000000 /dev/zero >/tmp/big; head -c 5000000 /dev/zero >/opt/big || echo full"
+        ) == (0, "head: error writing 'standard output': No space left on device\n" * 2 + "full\n") or readable_only(
+            runtime
+        )
     finally:
         await sandbox.stop()
 
@@ -254,7 +262,7 @@ async def test_one_in_use_is_not_pruned(make, apptainer, rootfs, tmp_path) -> No
 
 
 async def test_where_overlays_are_refused_the_image_is_read_only(make, rootfs, monkeypatch) -> None:
-    monkeypatch.setattr(view, "why_no_overlay", lambda bwrap, is_root: "no overlays here")
+    monkeypatch.setattr(view, "probe_layers", lambda bwrap, is_root: view.Layers(no_overlay="no overlays here"))
     runtime = make()
     assert (await runtime.probe()).why_not["image_writes"].endswith("no overlays here")
     sandbox = await runtime.start(SandboxSpec(image=str(rootfs)))
@@ -265,6 +273,42 @@ async def test_where_overlays_are_refused_the_image_is_read_only(make, rootfs, m
     code, output = await say(sandbox, "touch /opt/x /x")
     assert code != 0
     assert output.count("Read-only") + output.count("denied") == 2
+    await sandbox.stop()
+
+
+@pytest.mark.skipif(not AS_ROOT, reason="needs root to make a folder of somebody else's")
+async def test_root_owns_nothing_of_the_agents_and_devices_are_dead(make, tmp_path, rootfs) -> None:
+    """A device node of an image must not be the host's device, and the host's file must stay root's."""
+    root = tmp_path / "root"
+    shutil.copytree(rootfs, root, symlinks=True)
+    os.mknod(root / "opt/null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    (root / "opt/private").write_text("root's")
+    (root / "opt/private").chmod(0o600)
+    runtime = make()
+    why = (await runtime.probe()).why_not.get("image_writes")
+    if why:
+        pytest.skip(why)
+    sandbox = await runtime.start(SandboxSpec(image=str(root)))
+    try:
+        _, output = await say(sandbox, "echo x >/opt/null; ls -l /opt/null | head -c 1")
+        assert output.endswith("Permission denied\nc")
+        assert await say(sandbox, "echo agent >/opt/private && cat /opt/private && chmod 777 /opt/private") == (
+            0,
+            "agent\n",
+        )
+    finally:
+        await sandbox.stop()
+    status = (root / "opt/private").stat()
+    assert (status.st_uid, status.st_mode & 0o777) == (0, 0o600)
+    assert (root / "opt/private").read_text() == "root's"
+
+
+@pytest.mark.skipif(AS_ROOT, reason="root may write to anybody's files")
+async def test_a_folder_of_somebody_else_is_read_only(make, rootfs, monkeypatch) -> None:
+    monkeypatch.setattr(view, "is_ours", lambda root: False)
+    sandbox = await make().start(SandboxSpec(image=str(rootfs)))
+    assert await say(sandbox, "touch /workspace/x && cat /opt/from-image") == (0, "from the image\n")
+    assert (await say(sandbox, "touch /opt/x"))[0] != 0
     await sandbox.stop()
 
 

@@ -24,6 +24,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -62,8 +63,7 @@ class Bubblewrap:
         self._root = os.geteuid() == 0
         self._images = Images(self._settings.images, apptainer=self._settings.apptainer)
         self._roots = Roots(self._settings.images, self._images.builder.cache)
-        self._no_overlay: str | None = None
-        self._overlay_checked = False
+        self._layers: view.Layers | None = None
 
     async def prepare(self, image: str | None) -> None:
         """Build or fetch it, so that starts need not wait. Raises :class:`SandboxFault`."""
@@ -87,11 +87,9 @@ class Bubblewrap:
     async def _start(self, bwrap: str, spec: SandboxSpec) -> ServedSandbox:
         if spec.image is None:
             return await self._launch(bwrap, spec, None)
+        await self._look_at_layers(bwrap)
         root = await self._roots.take(await self._images.acquire(spec.image))
         try:
-            if not self._overlay_checked:
-                self._no_overlay = await to_its_end(view.why_no_overlay, bwrap, self._root)
-                self._overlay_checked = True
             return await self._launch(bwrap, spec, root)
         except BaseException:
             await asyncio.shield(root.release())
@@ -168,8 +166,10 @@ class Bubblewrap:
         files = host.etc_files(uid, uid, HOME)
         if root is None:
             return show_host(spec, self._settings.python, files)
+        overlays = self._layers is not None and self._layers.no_overlay is None
+        writable = overlays and view.is_ours(root)
         needed = [f"{INSIDE_AT}/inside", spec.workdir, *(bind.target for bind in spec.binds)]
-        return show_image(spec, root, files, needed, writable=self._no_overlay is None)
+        return show_image(spec, root, files, needed, writable=writable, uid=uid if self._root else None)
 
     def _hello(self, spec: SandboxSpec, uid: int, shown: Shown) -> dict[str, Any]:
         python = shown.python
@@ -226,15 +226,23 @@ class Bubblewrap:
         # What is left writable is capped. An ordinary user owns the two tmpfs that bwrap makes without a cap.
         yield from ("--remount-ro", "/dev", *(("--remount-ro", "/") if shown.read_only else ()), "--chdir", "/")
 
-    async def _why_no_images(self) -> dict[str, str]:
-        bwrap = host.find_bwrap(self._settings.bwrap)
-        self._no_overlay = await asyncio.to_thread(view.why_no_overlay, bwrap or "bwrap", self._root)
-        self._overlay_checked = True
+    async def _look_at_layers(self, bwrap: str) -> view.Layers:
+        if self._layers is None:
+            self._layers = await to_its_end(partial(view.probe_layers, bwrap, is_root=self._root))
+            # A mount by FUSE cannot be shifted to the sandbox's user.
+            self._roots.prefer_unpacking = self._root and self._layers.no_shift is None
+        return self._layers
+
+    async def _why_no_images(self, bwrap: str) -> dict[str, str]:
+        layers = await self._look_at_layers(bwrap)
         why_not = {}
-        if self._no_overlay is not None:
-            why_not["image_writes"] = f"images are read-only, for overlays do not work: {self._no_overlay}"
-        elif self._root:
-            why_not["image_writes"] = "the server runs as root: a sandbox may not write to files that are root's"
+        if layers.no_overlay is not None:
+            why_not["image_writes"] = f"images are read-only, for overlays do not work: {layers.no_overlay}"
+        elif layers.no_shift is not None:
+            what = (
+                "the server runs as root: what is root's in an image is read-only for a sandbox, for its ids cannot be"
+            )
+            why_not["image_writes"] = f"{what} shifted here ({layers.no_shift})"
         if self._roots.why_no_fuse is not None:
             why_not["sif_mount"] = f"unpacked instead: {self._roots.why_no_fuse}"
             if self._roots.why_no_unpacking is not None:
@@ -261,7 +269,7 @@ class Bubblewrap:
             "cpu_s": "holds per process (RLIMIT_CPU), not for the sandbox as a whole",
             "tmp_mb": "holds for /tmp, /dev/shm and the working directory each",
         }
-        why_not |= await self._why_no_images()
+        why_not |= await self._why_no_images(host.find_bwrap(self._settings.bwrap) or "bwrap")
         if self._root:
             why_not["fakeroot"] = "the server runs as root: nothing inside may be uid 0"
             if not seccomp.supported():

@@ -47,8 +47,11 @@ def show_host(spec: SandboxSpec, python: str | None, files: dict[str, str]) -> S
     return Shown(python=executable, options=options, files=files, binds=binds)
 
 
-def show_image(spec: SandboxSpec, root: Root, files: dict[str, str], needed: list[str], *, writable: bool) -> Shown:
-    """An image's files and its own python3. ``needed`` are the paths at which something will be mounted.
+def show_image(
+    spec: SandboxSpec, root: Root, files: dict[str, str], needed: list[str], *, writable: bool, uid: int | None
+) -> Shown:
+    """An image's files and its own python3. ``needed`` are the paths at which something will be mounted, ``uid`` is
+    the sandbox's when the server is root.
 
     Raises :class:`SandboxFault` (``no_python``, ``bad_image``) for one that cannot be a sandbox.
     """
@@ -61,17 +64,16 @@ def show_image(spec: SandboxSpec, root: Root, files: dict[str, str], needed: lis
     files = {path: view.users(image, text, path) if path in USERS else text for path, text in files.items()}
     if spec.network:
         files[RESOLV_CONF] = Path(RESOLV_CONF).read_text()
-    is_root = os.geteuid() == 0
     return Shown(
         python=python,
-        options=list(view.overlay(root) if writable else view.read_only(root)),
+        options=view.overlay(root, is_root=uid is not None) if writable else list(view.read_only(root)),
         # A file can be mounted only where there is one, or where one can be made; and never over a link.
         files={
             path: text
             for path, text in files.items()
             if image.link_on_the_way(path) is None and (writable or image.resolve(path))
         },
-        before=view.before_bwrap(root.enter, tmp_mb=spec.limits.tmp_mb, is_root=is_root) if writable else [*root.enter],
+        before=view.before_bwrap(root, tmp_mb=spec.limits.tmp_mb, uid=uid) if writable else [*root.enter],
         env=env,
         launch_env={"PATH": os.environ.get("PATH", os.defpath)},
         workdir=view.is_empty(image, root, spec.workdir),

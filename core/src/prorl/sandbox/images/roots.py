@@ -91,6 +91,7 @@ class Roots:
         self._making: dict[str, asyncio.Lock] = {}
         self._is_root = os.geteuid() == 0
         self.why_no_fuse = self._find_fault()
+        self.prefer_unpacking = False
 
     @property
     def why_no_unpacking(self) -> str | None:
@@ -119,7 +120,8 @@ class Roots:
             raise
 
     async def _make(self, sif: Path, digest: str) -> _Shared:
-        if self._settings.roots != "unpack" and self.why_no_fuse is None:
+        unpack = self.prefer_unpacking and self._settings.roots == "auto" and self.why_no_unpacking is None
+        if not unpack and self.why_no_fuse is None:
             try:
                 return await self._mount(sif)
             except SandboxFault as fault:

@@ -1,17 +1,22 @@
 """What a bubblewrap sandbox sees of an image: bwrap's options for it, and what must run before bwrap.
 
 The image is the lower layer of an overlay whose upper layer is a tmpfs of the sandbox's own, as large as the limits
-allow. bwrap cannot size that tmpfs, so it is mounted in a mount namespace around bwrap. Where the kernel refuses
-overlays (in user namespaces before 5.11) the image is read-only.
+allow. bwrap cannot size that tmpfs, so it is mounted in a mount namespace around bwrap; so is the overlay where the
+server is root (layers.py). Where the kernel refuses overlays (in user namespaces before 5.11), or where a folder is
+somebody else's, the image is read-only.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+import msgspec
+
 from prorl.api.errors import SandboxFault
+from prorl.sandbox.images import layers
 from prorl.sandbox.images.inroot import InRoot
 from prorl.sandbox.images.roots import Root
 
@@ -20,19 +25,27 @@ TOP = "/sys"
 MAKE_TOP = 'mount -t tmpfs -o "$1" prorl "$2" && mkdir "$2/upper" "$2/work" && shift 2 && exec "$@"'
 NOT_SHOWN = ("proc", "sys", "dev", "tmp", "run")
 CHECK_WITHIN = 20.0
+SOME_UID = 0x70000000
 
 
-def before_bwrap(enter: Sequence[str], *, tmp_mb: int | None, is_root: bool) -> list[str]:
-    """What to put before ``bwrap``: into the namespace of the image's mount, and a fresh upper layer at ``TOP``."""
-    namespaces = ["unshare", "--mount", "--propagation", "slave"]
-    if not is_root and not enter:
-        namespaces += ["--user", "--map-root-user"]
+def before_bwrap(root: Root, *, tmp_mb: int | None, uid: int | None) -> list[str]:
+    """What to put before ``bwrap``: into the namespace of the image's mount, and a fresh upper layer at ``TOP``.
+    ``uid`` is the sandbox's when the server is root.
+    """
+    namespaces = [*root.enter, "unshare", "--mount", "--propagation", "slave"]
     size = f"size={tmp_mb}m,mode=0755" if tmp_mb else "mode=0755"
-    return [*enter, *namespaces, "sh", "-c", MAKE_TOP, "sh", size, TOP]
+    if uid is not None:
+        return [*namespaces, *layers.command([], top=TOP, size=size, image=root.path, uid=uid)]
+    if not root.enter:
+        namespaces += ["--user", "--map-root-user"]
+    return [*namespaces, "sh", "-c", MAKE_TOP, "sh", size, TOP]
 
 
-def overlay(root: Root) -> Iterator[str]:
-    yield from ("--overlay-src", root.path, "--overlay", f"{TOP}/upper", f"{TOP}/work", "/")
+def overlay(root: Root, *, is_root: bool) -> list[str]:
+    """bwrap's options for what :func:`before_bwrap` has prepared."""
+    if is_root:
+        return ["--bind", f"{TOP}/merged", "/"]
+    return ["--overlay-src", root.path, "--overlay", f"{TOP}/upper", f"{TOP}/work", "/"]
 
 
 def read_only(root: Root) -> Iterator[str]:
@@ -44,12 +57,30 @@ def read_only(root: Root) -> Iterator[str]:
             yield from ("--ro-bind", f"{root.path}/{path.name}", f"/{path.name}")
 
 
-def why_no_overlay(bwrap: str, is_root: bool) -> str | None:
-    """Really mounts one."""
-    wrapped = before_bwrap((), tmp_mb=1, is_root=is_root)
-    user = [] if is_root else ["--unshare-user"]
-    options = ["--ro-bind", "/", "/", "--overlay-src", "/usr", "--overlay", f"{TOP}/upper", f"{TOP}/work", "/usr"]
-    argv = [*wrapped, bwrap, *user, *options, "--", "/bin/sh", "-c", "mkdir /usr/prorl-check"]
+class Layers(msgspec.Struct, frozen=True, kw_only=True):
+    """Why images cannot be written to here: not at all, or not by the users that a server that is root gives them."""
+
+    no_overlay: str | None = None
+    no_shift: str | None = None
+
+
+def probe_layers(bwrap: str, *, is_root: bool) -> Layers:
+    """Really mounts them, over the host's /usr."""
+    usr = Root("/usr", "/usr", ())
+    if is_root:
+        check = ["mkdir", f"{TOP}/merged/prorl-check"]
+        named = {"top": TOP, "size": "size=1m", "image": "/usr", "uid": SOME_UID}
+        private = ["unshare", "--mount", "--propagation", "slave"]
+        return Layers(
+            no_overlay=_failure([*private, *layers.command(check, **named)]),  # type: ignore[arg-type]
+            no_shift=_failure([*private, *layers.command(check, **named, must_shift=True)]),  # type: ignore[arg-type]
+        )
+    before = before_bwrap(usr, tmp_mb=1, uid=None)
+    options = ["--unshare-user", "--ro-bind", "/", "/", *overlay(usr, is_root=False)[:-1], "/usr"]
+    return Layers(no_overlay=_failure([*before, bwrap, *options, "--", "/bin/sh", "-c", "mkdir /usr/prorl-check"]))
+
+
+def _failure(argv: Sequence[str]) -> str | None:
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=CHECK_WITHIN
@@ -72,6 +103,11 @@ def check(inside: InRoot, paths: Sequence[str]) -> None:
             raise SandboxFault(
                 f"this image cannot be used: its {link} is a link, and {path} is needed", code="bad_image"
             )
+
+
+def is_ours(root: Root) -> bool:
+    """An ordinary user can write to no overlay of somebody else's files, nor have anything mounted there."""
+    return os.geteuid() in (0, os.stat(root.seen).st_uid)  # noqa: PTH116
 
 
 def is_empty(inside: InRoot, root: Root, path: str) -> bool:
