@@ -134,6 +134,75 @@ async def test_a_restarted_engine_is_not_trusted_with_old_weights(pool, engine, 
     assert await pool.lease("job", wait_s=0, hold=clock.hold).generate(PROMPT, SAMPLING)
 
 
+async def test_a_restart_that_no_call_met_is_noticed_too(make_pool, engine, clock, eventually):
+    """Quicker than a health check, and between two calls: the old weights are gone all the same."""
+    one, pool = engine(), make_pool(health_every_s=0.05)
+    await pool.add(BackendSpec(url=one.url))
+    one.incarnation += 1
+    await eventually(lambda: "register it again" in (pool.status().backends[0].reason or ""))
+    with pytest.raises(ModelFault, match="register it again"):
+        await pool.lease("job", wait_s=0, hold=clock.hold).generate(PROMPT, SAMPLING)
+
+
+async def test_a_call_under_way_on_a_changed_engine_is_made_elsewhere(make_pool, engine, clock, eventually):
+    one, other, pool = engine(), engine(), make_pool(health_every_s=0.05)
+    await pool.add(BackendSpec(url=one.url))
+    one.hold()
+    call = asyncio.create_task(pool.lease("job", wait_s=30, hold=clock.hold).generate(PROMPT, SAMPLING))
+    await eventually(lambda: one.in_flight == 1)
+    await pool.add(BackendSpec(url=other.url))
+    one.incarnation += 1
+    assert (await call).backend == other.url
+
+
+@pytest.mark.parametrize("model", ["another", ""])
+async def test_an_engine_that_came_back_as_another_one_may_come_back_as_itself(pool, engine, clock, eventually, model):
+    one = engine()
+    await pool.add(BackendSpec(url=one.url))
+    first, one.model = one.model, model
+    pool.set_aside(pool._backends[one.url], "found dead by another task")
+    await eventually(lambda: "does not serve" in (pool.status().backends[0].reason or ""))
+    one.model = first
+    await eventually(lambda: pool.status().backends[0].healthy)
+    assert await pool.lease("job", wait_s=30, hold=clock.hold).generate(PROMPT, SAMPLING)
+
+
+async def test_an_engine_too_busy_to_describe_itself_stays_in_use(make_pool, engine, clock, eventually, monkeypatch):
+    one, pool = engine(), make_pool(health_every_s=0.02, health_timeout_s=0.2, strikes=1)
+    await pool.add(BackendSpec(url=one.url))
+    backend = pool._backends[one.url]
+    asked = []
+
+    async def describe():
+        asked.append(1)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(backend.dialect, "describe", describe)
+    await eventually(lambda: len(asked) >= 3)
+    assert backend.healthy
+
+
+async def test_a_server_that_is_gone_for_days_is_still_asked(make_pool, engine, clock, eventually):
+    """The pauses double: after a thousand of them the number fits no float any more."""
+    one = engine()
+    pool = make_pool(retry_first_s=1e-300, retry_last_s=0.001)
+    await pool.add(BackendSpec(url=one.url))
+    await asyncio.to_thread(one.stop)
+    backend, asked = pool._backends[one.url], 0
+    check = backend.check
+
+    async def counted(timeout):
+        nonlocal asked
+        asked += 1
+        await check(timeout)
+
+    backend.check = counted
+    pool.set_aside(backend, "found dead by another task")
+    await eventually(lambda: asked > 1100)
+    await asyncio.to_thread(one.start)
+    await eventually(lambda: backend.healthy)
+
+
 async def test_a_rejected_call_is_not_tried_again(pool, engine, clock):
     engines = [engine(kind=FaultyEngine), engine(kind=FaultyEngine)]
     for one in engines:

@@ -15,7 +15,7 @@ from contextlib import suppress
 import httpx
 import msgspec
 
-from prorl.api.errors import ModelFault, boundary
+from prorl.api.errors import ConfigError, ModelFault, boundary
 from prorl.api.llm import Dialect, EngineInfo, Generation, Tokenizer
 from prorl.llm.checks import check_reply, fit_context
 from prorl.llm.settings import PoolSettings
@@ -149,17 +149,28 @@ class Backend:
             log.warning("%s did not take the abort of a cancelled call: %s", self.url, error)
 
     async def check(self, timeout: float) -> None:
-        """Ask whether the engine is well, and still the one that was registered. Raises ``ModelFault`` if not."""
+        """Ask whether the engine is well, and still the one that was registered. Raises ``ModelFault`` if not, with
+        code ``changed_engine`` when it is another one by now."""
         try:
             async with asyncio.timeout(timeout):
-                await self.dialect.health()
-                if not self.healthy and await self.dialect.describe() != self._described:
-                    raise ModelFault(
-                        "the engine has changed or restarted, so its weights are not known: register it again",
-                        code="changed_engine",
-                    )
+                with boundary(ModelFault, f"the health check of {self.url}"):
+                    await self.dialect.health()
         except TimeoutError:
             raise ModelFault(f"no answer to a health check in {timeout:g} s", code="unreachable") from None
+        try:
+            async with asyncio.timeout(timeout):
+                described = await self.dialect.describe()
+        except ConfigError as error:  # it serves another model
+            raise ModelFault(str(error), code="changed_engine") from error
+        except Exception as error:
+            if self.healthy:
+                return  # it is well; that it is too busy to describe itself proves nothing
+            raise ModelFault(f"it does not describe itself: {type(error).__name__}: {error}") from error
+        if described != self._described:
+            raise ModelFault(
+                "the engine has changed or restarted, so its weights are not known: register it again",
+                code="changed_engine",
+            )
 
     async def rest(self, seconds: float) -> None:
         """Until the time is up, or somebody found the engine wanting."""

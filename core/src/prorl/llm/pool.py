@@ -220,15 +220,16 @@ class BackendPool:
         """Ask a backend how it is: now and then while it works, soon and then ever less often while it is aside."""
         s, failed = self.settings, 0
         while True:
-            wait = s.health_every_s if backend.healthy else min(s.retry_first_s * 2**failed, s.retry_last_s)
+            wait = s.health_every_s if backend.healthy else min(s.retry_first_s * 2 ** min(failed, 32), s.retry_last_s)
             await backend.rest(wait)
             try:
                 await backend.check(s.health_timeout_s)
             except ModelFault as fault:
                 failed += 1
-                if not backend.healthy or failed >= s.strikes:
+                changed = fault.code == "changed_engine"  # whatever it samples is not what was registered
+                if not backend.healthy or failed >= s.strikes or changed:
                     self.set_aside(backend, str(fault))
-                if failed >= s.strikes:
+                if failed >= s.strikes or changed:
                     backend.drop_calls()
             else:
                 failed = 0
