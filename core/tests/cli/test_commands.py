@@ -49,11 +49,12 @@ def test_the_installed_script_is_the_same(tmp_path):
 def test_help_lists_every_command_without_importing_one(prorl):
     code = (
         "import sys; from prorl.cli.app import run; status = run(['--help']); "
-        "heavy = {'litestar', 'uvicorn', 'tokenizers', 'prorl.cli.serve'}; print(heavy.intersection(sys.modules)); "
+        "heavy = {'litestar', 'uvicorn', 'tokenizers', 'prorl.cli.serve', 'prorl.cli.sandbox'}; "
+        "print(heavy.intersection(sys.modules)); "
         "sys.exit(status)"
     )
     done = prorl(python=("-c", code))
-    for name in ("serve", "rollout", "plugins", "doctor", "demo"):
+    for name in ("serve", "rollout", "plugins", "doctor", "sandbox", "demo"):
         assert f"\n  {name} " in done.stdout
     assert done.stdout.endswith("set()\n")
     assert done.returncode == 0

@@ -108,3 +108,40 @@ def test_the_table_fits_80_columns(server, monkeypatch):
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     assert "\x1b" not in done.stdout
     assert "->" in done.stdout
+
+
+LACKS = Probe(
+    runtime="r",
+    works=True,
+    isolation="full",
+    start_ms=12.0,
+    why_not={
+        "memory_mb": "only root may write to the control groups of this machine, so nothing bounds a whole sandbox",
+        "processes": "only root may write to the control groups of this machine, so nothing bounds a whole sandbox",
+        "fakeroot": "agent needs subordinate ids in /etc/subuid and /etc/subgid: as root, usermod --add-subuids ...",
+        "sif": "/dev/fuse is closed to ordinary users, images are unpacked instead: as root, chmod 0666 /dev/fuse",
+    },
+)
+
+
+def test_what_a_runtime_lacks_is_one_entry_per_reason(monkeypatch):
+    record = RuntimeRecord(name="r", factory=lambda: Fake(LACKS), summary="s")
+    monkeypatch.setattr(doctor, "load_registry", lambda: Registry(runtimes={"r": record}))
+    shown = CliRunner(env={"COLUMNS": "80"}).invoke(doctor.command, [], standalone_mode=False).stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    entries = [line.strip() for line in shown.splitlines() if line.strip().startswith("- ")]
+    assert [entry.split(":")[0] for entry in entries] == ["- memory_mb, processes", "- fakeroot", "- sif"]
+    assert LACKS.why_not["sif"] in " ".join(shown.split())
+    told = CliRunner().invoke(doctor.command, ["--json"], standalone_mode=False).stdout
+    [finding] = [each for each in json.loads(told) if each["check"] == "runtime r"]
+    assert finding["why_not"] == LACKS.why_not
+    assert finding["state"] == "ok"
+
+
+def test_the_sandbox_table_counts_here_too(monkeypatch, tmp_path):
+    (tmp_path / "prorl.toml").write_text(f"[sandbox]\nbwrap = '{tmp_path}/no-bwrap'\n")
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(doctor.command, ["--json"], standalone_mode=False).stdout
+    [finding] = [each for each in json.loads(told) if each["check"] == "runtime bubblewrap"]
+    assert finding["state"] == "warn"
+    assert "no-bwrap" in finding["advice"]

@@ -5,44 +5,62 @@ from __future__ import annotations
 import asyncio
 import platform
 import sys
+from collections.abc import Mapping
 from importlib import import_module, metadata
+from pathlib import Path
 from typing import Literal
 
 import click
 import httpx
 import msgspec
 from packaging.requirements import Requirement
+from rich.console import Group
 from rich.markup import escape
+from rich.table import Table
 
 from prorl.api import DialectRecord, RuntimeRecord
 from prorl.cli.console import load_registry, out, print_json, table
 from prorl.client import ClientError, RolloutClient
 from prorl.plugins import Registry
+from prorl.sandbox.plugin import with_settings
+from prorl.sandbox.settings import SandboxSettings
+from prorl.server.settings import load_settings
 
+_FILE = Path("prorl.toml")
 _PROBE_S = 60.0
 _ASK_S = 10.0
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 class Finding(msgspec.Struct, kw_only=True):
-    """One row: what was tried, how it went, what was seen, and what to do unless it is ``ok``."""
+    """One row: what was tried, how it went, what was seen, and what to do unless it is ``ok``.
+
+    ``why_not``: what a runtime that works cannot do here, each with its reason.
+    """
 
     check: str
     state: Literal["ok", "warn", "fail"]
     seen: str
     advice: str | None = None
+    why_not: dict[str, str] = {}
 
 
 @click.command("doctor")
 @click.option("--llm-server", "llm_servers", metavar="URL", multiple=True, help="Ask this LLM server too; repeatable.")
 @click.option("--server", metavar="URL", help="Ask this rollout server, and the LLM servers that it knows.")
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help=f"Settings, for [sandbox]. [default: {_FILE} in this folder, if there is one]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(*, llm_servers: tuple[str, ...], server: str | None, as_json: bool) -> int:
+def command(*, llm_servers: tuple[str, ...], server: str | None, config: Path | None, as_json: bool) -> int:
     """Check Python, packages, plugins, sandbox runtimes (really started) and servers (really asked).
 
     The exit status is 1 if anything that was checked cannot work.
     """
-    findings = asyncio.run(examine(load_registry(), llm_servers=llm_servers, server=server))
+    settings = load_settings(config or (_FILE if _FILE.exists() else None)).sandbox
+    findings = asyncio.run(examine(load_registry(), llm_servers=llm_servers, server=server, sandbox=settings))
     if as_json:
         print_json(findings)
     else:
@@ -50,13 +68,19 @@ def command(*, llm_servers: tuple[str, ...], server: str | None, as_json: bool) 
     return 1 if any(finding.state == "fail" for finding in findings) else 0
 
 
-async def examine(registry: Registry, *, llm_servers: tuple[str, ...] = (), server: str | None = None) -> list[Finding]:
+async def examine(
+    registry: Registry,
+    *,
+    llm_servers: tuple[str, ...] = (),
+    server: str | None = None,
+    sandbox: SandboxSettings | None = None,
+) -> list[Finding]:
     """All checks, in the order in which they matter."""
     findings = [
         Finding(check="python", state="ok", seen=f"{platform.python_version()} ({sys.executable})"),
         *_packages(),
         *_plugins(registry),
-        *await _runtimes(registry),
+        *await _runtimes(with_settings(registry.runtimes, sandbox) if sandbox else registry.runtimes),
         _engine(),
     ]
     findings += [await _llm_server(registry, url) for url in llm_servers]
@@ -112,8 +136,8 @@ def _plugins(registry: Registry) -> list[Finding]:
     ]
 
 
-async def _runtimes(registry: Registry) -> list[Finding]:
-    records = sorted(registry.runtimes.values(), key=lambda record: -record.preference)
+async def _runtimes(runtimes: Mapping[str, RuntimeRecord]) -> list[Finding]:
+    records = sorted(runtimes.values(), key=lambda record: -record.preference)
     findings = [await _runtime(record) for record in records]
     if not any(finding.state == "ok" for finding in findings):
         findings.append(
@@ -144,13 +168,10 @@ async def _runtime(record: RuntimeRecord) -> Finding:
         return Finding(check=check, state="warn", seen="does not work here", advice=probe.reason)
     took = f" in {probe.start_ms:.0f} ms" if probe.start_ms is not None else ""
     seen = f"started{took}, isolation {probe.isolation}, {probe.version or 'no version'}"
-    reasons: dict[str, list[str]] = {}
-    for name, why in probe.why_not.items():
-        reasons.setdefault(why, []).append(name)
-    lacks = "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
     if probe.isolation == "none":
-        return Finding(check=check, state="warn", seen=seen, advice=lacks or "what runs in it can touch this machine")
-    return Finding(check=check, state="ok", seen=seen, advice=lacks or None)
+        advice = "what runs in it can touch this machine"
+        return Finding(check=check, state="warn", seen=seen, advice=advice, why_not=probe.why_not)
+    return Finding(check=check, state="ok", seen=seen, why_not=probe.why_not)
 
 
 def _engine() -> Finding:
@@ -234,11 +255,22 @@ async def _rollout_server(url: str) -> list[Finding]:
     return findings
 
 
+def _lacks(why_not: dict[str, str]) -> Table:
+    """One entry per reason, with all that it keeps from working."""
+    reasons: dict[str, list[str]] = {}
+    for name, why in why_not.items():
+        reasons.setdefault(why, []).append(name)
+    entries = Table.grid(padding=(0, 1))
+    for why, names in reasons.items():
+        entries.add_row("-", escape(f"{', '.join(names)}: {why}"))
+    return entries
+
+
 def _show(findings: list[Finding]) -> None:
     listing = table("", "check", "seen")
     listing.columns[1].max_width = 24  # a long URL must not push what matters off the screen
     for finding in findings:
         colour = _COLOURS[finding.state]
         seen = escape(finding.seen) + (f"\n-> {escape(finding.advice)}" if finding.advice else "")
-        listing.add_row(f"[{colour}]{finding.state}[/]", escape(finding.check), seen)
+        listing.add_row(f"[{colour}]{finding.state}[/]", escape(finding.check), Group(seen, _lacks(finding.why_not)))
     out().print(listing, soft_wrap=False)

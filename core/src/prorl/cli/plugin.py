@@ -16,6 +16,7 @@ _SUMMARIES = (
     ("rollout", "roll out the rows of a JSONL file through a server"),
     ("plugins", "list what is installed, and what is wrong with it"),
     ("doctor", "try what works on this machine, and say what to do about the rest"),
+    ("sandbox", "run a command in a sandbox, end what killed servers left"),
     ("image", "build, list and prune the images of sandboxes"),
     ("demo", "a real model, server and sandbox solving mathematics in a minute"),
 )

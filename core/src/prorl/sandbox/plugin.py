@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from prorl.api import RuntimeRecord, hookimpl
@@ -33,6 +34,12 @@ def runtimes(settings: SandboxSettings) -> list[RuntimeRecord]:
             preference=-1,
         ),
     ]
+
+
+def with_settings(records: Mapping[str, RuntimeRecord], settings: SandboxSettings) -> dict[str, RuntimeRecord]:
+    """A registry's runtimes, those of this package with ``[sandbox]`` in their hands."""
+    ours = {record.name: record for record in runtimes(settings)}
+    return {name: ours.get(name, record) for name, record in records.items()}
 
 
 @hookimpl

@@ -8,13 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from prorl.api.errors import ConfigError, Fault
-from prorl.api.records import RuntimeRecord
 from prorl.llm.pool import BackendPool
 from prorl.pipeline.pipeline import Pipeline
 from prorl.plugins.registry import Registry
 from prorl.sandbox.manager import SandboxManager
-from prorl.sandbox.plugin import runtimes
-from prorl.sandbox.settings import SandboxSettings
+from prorl.sandbox.plugin import with_settings
 from prorl.server.settings import Settings, check_settings
 from prorl.wire.backends import BackendSpec
 from prorl.wire.wording import counted
@@ -32,7 +30,7 @@ class Service:
         self.settings = check_settings(settings, registry)
         self.registry = registry
         self.pool = BackendPool(registry.dialects, settings.pool)
-        self.sandboxes = SandboxManager(_runtimes(registry, settings.sandbox), settings.sandbox.runtime)
+        self.sandboxes = SandboxManager(with_settings(registry.runtimes, settings.sandbox), settings.sandbox.runtime)
         self.pipeline = Pipeline(
             registry,
             self.pool,
@@ -107,9 +105,3 @@ class Service:
                 said = None
                 log.info("no job waits for an LLM server any more")
             seen = trouble
-
-
-def _runtimes(registry: Registry, settings: SandboxSettings) -> dict[str, RuntimeRecord]:
-    """The registry's runtimes, the built-in ones with ``[sandbox]`` in their hands."""
-    ours = {record.name: record for record in runtimes(settings)}
-    return {name: ours.get(name, record) for name, record in registry.runtimes.items()}
