@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from prorl.api import SandboxFault, ToolContext
+from prorl.tools import execute
 from prorl.tools.execute import ExecuteBash, ExecuteIPythonCell
 
 bash, ipython = ExecuteBash(), ExecuteIPythonCell()
@@ -46,17 +47,62 @@ async def test_a_shorter_timeout_is_the_models_own(context) -> None:
 
 
 async def test_output_is_cut_to_the_context(context) -> None:
-    short = msgspec.structs.replace(context, output_chars=100)
-    for tool, arguments in ((bash, {"command": "seq 1000"}), (ipython, {"code": "print('x' * 1000)"})):
+    short = msgspec.structs.replace(context, output_chars=1000)
+    for tool, arguments in ((bash, {"command": "seq 9999"}), (ipython, {"code": "print('x' * 9999)"})):
         seen = await tool.call(arguments, short)
         assert "characters left out" in seen.text
-        assert len(seen.text) < 300
+        assert len(seen.text) <= 1000
+        path = seen.text.rpartition("[The full output is in ")[2].rstrip("]")
+        assert (await bash.call({"command": f"wc -l < {path}"}, context)).text.split("\n")[0] in ("9999", "1")
 
 
 async def test_input_without_a_running_command(context) -> None:
     seen = await bash.call({"command": "y", "is_input": "true"}, context)
     assert seen.is_error
     assert "no command is running" in seen.text
+
+
+@pytest.fixture
+def impatient(monkeypatch) -> None:
+    monkeypatch.setattr(execute, "QUIET_S", 0.3)
+
+
+async def test_a_quiet_command_is_continued(context, impatient) -> None:
+    seen = await bash.call({"command": "read name; echo hi $name"}, context)
+    assert not seen.is_error
+    assert "still running (exit code -1)" in seen.text
+    busy = await bash.call({"command": "ls"}, context)
+    assert busy.is_error
+    assert "still running" in busy.text
+    assert "still running" in (await bash.call({"command": "", "is_input": True}, context)).text
+    done = await bash.call({"command": "Ada", "is_input": True}, context)
+    assert done.text.startswith("hi Ada\n")
+    assert "exit code 0]" in done.text
+
+
+@pytest.mark.parametrize(
+    ("key", "says"), [("C-c", "exit code 130]"), ("c-d", "exit code 0]"), ("C-z", "no job control")]
+)
+async def test_keys(context, impatient, key: str, says: str) -> None:
+    await bash.call({"command": "cat"}, context)
+    assert says in (await bash.call({"command": key, "is_input": True}, context)).text
+
+
+async def test_a_timeout_of_the_models_own_is_no_quiet_time(context, impatient) -> None:
+    seen = await bash.call({"command": "sleep 0.6; echo done", "timeout": 30}, context)
+    assert seen.text.startswith("done\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"cmd": "echo hi"},
+        {"command": "echo hi", "is_input": None, "timeout": None},
+        {"command": "echo hi", "is_input": "false", "timeout": "20"},
+    ],
+)
+async def test_what_models_write_for_what_they_mean(context, arguments) -> None:
+    assert (await bash.call(arguments, context)).text.startswith("hi\n")
 
 
 async def test_ipython_shows_values_and_keeps_state(context) -> None:
@@ -86,6 +132,10 @@ async def test_no_sandbox_and_lost_sandbox_are_faults(context, nowhere, tool, ar
         (bash, {"command": ["ls"]}, "Expected `str`, got `array` - at `$.command`"),
         (bash, {"command": "ls", "cmd": "x"}, "unknown field `cmd`"),
         (bash, {"command": "ls", "timeout": "soon"}, "at `$.timeout`"),
+        (bash, {"command": "ls", "is_input": "perhaps"}, "at `$.is_input`"),
+        (bash, {"command": '["ls"]', "timeout": []}, "Expected `float | null`, got `array` - at `$.timeout`"),
+        (bash, {"arguments": {"command": "ls"}}, "unknown field `arguments`"),
+        (ipython, {"code": 5}, "Expected `str`, got `int` - at `$.code`"),
         (ipython, {"source": "1"}, "unknown field `source`"),
     ],
 )

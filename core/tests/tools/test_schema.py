@@ -59,7 +59,12 @@ def test_every_tool(record) -> None:
 
 def test_names_and_aliases_are_those_models_know() -> None:
     names = {name for record in prorl_tool_backends() for name in (record.name, *record.aliases)}
-    assert names == {"execute_bash", "bash", "execute_ipython_cell", "ipython", "python", "think", "finish", "submit"}
+    assert names == {
+        *("execute_bash", "bash"),
+        *("execute_ipython_cell", "ipython", "python"),
+        *("str_replace_editor", "file_editor", "edit_file", "str_replace_based_edit_tool"),
+        *("think", "finish", "submit"),
+    }
 
 
 def test_the_shapes_are_openhands() -> None:
@@ -67,6 +72,9 @@ def test_the_shapes_are_openhands() -> None:
     assert set(shapes["execute_bash"]["properties"]) == {"command", "is_input", "timeout"}
     assert shapes["execute_bash"]["required"] == ["command"]
     assert set(shapes["execute_ipython_cell"]["properties"]) == {"code", "timeout"}
+    editor = {"command", "path", "file_text", "old_str", "new_str", "insert_line", "view_range"}
+    assert set(shapes["str_replace_editor"]["properties"]) == editor
+    assert shapes["str_replace_editor"]["required"] == ["command", "path"]
     assert set(shapes["think"]["properties"]) == {"thought"}
     assert set(shapes["finish"]["properties"]) == {"message", "answer"}
     assert "required" not in shapes["finish"] or shapes["finish"]["required"] == []

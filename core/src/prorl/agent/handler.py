@@ -30,6 +30,7 @@ from prorl.api.llm import Message
 from prorl.api.sandbox import Sandbox
 from prorl.api.tools import Tool
 
+EARLY_TIMEOUT = 10.0
 COUNTED = ("ended", "turns", "tool_calls", "tool_errors", "bad_calls", "reminders")
 
 
@@ -101,6 +102,8 @@ class ToolAgentHandler(AgentHandler):
         sandbox = None
         if any(tool.needs_sandbox for tool in tools):
             sandbox = await job.services.sandbox(settings.sandbox, runtime=settings.runtime)
+            for action in {action for tool in tools for action in getattr(tool, "early", ())}:
+                await sandbox.act(action, {}, timeout=EARLY_TIMEOUT)
         with boundary(TaskFault, "the task cannot be prepared"):
             metadata = await self.prepare(job, sandbox)
         return sandbox, metadata, {"messages": messages, "tools": [tool.name for tool in tools]}

@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -34,6 +35,8 @@ class StructTool(ABC, Generic[Arguments]):
     name: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
     needs_sandbox: ClassVar[bool] = False
+    synonyms: ClassVar[Mapping[str, str]] = {}  # arguments' names in other conventions, where nothing else can be meant
+    early: ClassVar[tuple[str, ...]] = ()  # sandbox actions that make the first call fast; sent when the sandbox is up
     description: ClassVar[str]
     arguments: type[Arguments]
 
@@ -43,11 +46,33 @@ class StructTool(ABC, Generic[Arguments]):
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Observation:
         """Never raises for what the model wrote; :class:`SandboxFault` when the sandbox is lost."""
         try:
-            # Models write "30" for 30 and "true" for true: that much is taken for what it means.
-            checked = msgspec.convert(arguments, self.arguments, strict=False)
+            checked = self._check(arguments)
         except msgspec.ValidationError as error:
             return Observation(text=f"{self.name}: {error}. {self._usage()}", is_error=True)
         return await self.run(checked, context)
+
+    def _check(self, written: dict[str, Any]) -> Arguments:
+        """Models write "30" for 30, null for nothing and lists as strings: that much is taken for what it means."""
+        fields = {field.name: field for field in msgspec.structs.fields(self.arguments)}
+        given: dict[str, Any] = {}
+        for name, value in written.items():
+            meant = self.synonyms.get(name, name)
+            name_used = name if meant in written else meant
+            known = fields.get(name_used)
+            if value is None and known is not None and not known.required:
+                continue
+            given[name_used] = value
+        try:
+            return msgspec.convert(given, self.arguments, strict=False)
+        except msgspec.ValidationError:
+            decoded = {name: _decoded(value) for name, value in given.items()}
+            if decoded == given:
+                raise
+            try:
+                return msgspec.convert(decoded, self.arguments, strict=False)
+            except msgspec.ValidationError:
+                pass
+            raise
 
     @abstractmethod
     async def run(self, arguments: Arguments, context: ToolContext) -> Observation: ...
@@ -57,6 +82,15 @@ class StructTool(ABC, Generic[Arguments]):
         required = schema.get("required", [])
         named = [f"{name} ({'required' if name in required else 'optional'})" for name in schema.get("properties", {})]
         return f"Arguments: {', '.join(named) or 'none'}."
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        try:
+            return msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError):
+            return value
+    return value
 
 
 def sandbox_of(context: ToolContext) -> Sandbox:

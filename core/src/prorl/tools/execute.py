@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -35,7 +36,7 @@ class ExecuteBash(StructTool[BashArguments]):
 
     name = "execute_bash"
     aliases = ("bash",)
-    synonyms: ClassVar[dict[str, str]] = {"cmd": "command"}
+    synonyms: ClassVar[Mapping[str, str]] = {"cmd": "command"}
     needs_sandbox = True
     description = (
         "Execute a bash command in a persistent shell: directory, variables and functions last from one call to the "
@@ -82,6 +83,7 @@ class IPythonArguments(msgspec.Struct, forbid_unknown_fields=True):
 class ExecuteIPythonCell(StructTool[IPythonArguments]):
     name = "execute_ipython_cell"
     aliases = ("ipython", "python")
+    early = ("warm",)
     needs_sandbox = True
     description = (
         "Run a cell of Python code in a persistent IPython: variables and imports last from one call to the next. "

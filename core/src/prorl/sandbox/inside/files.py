@@ -1,4 +1,4 @@
-"""Reading and writing small files, whole, as the agent's own user.
+"""Reading and writing files, whole, as the agent's own user.
 
 ``root`` is set where the runtime does not confine the file system itself: paths that lead out of it are refused.
 """
@@ -24,6 +24,18 @@ class Files:
     def read(self, action: Action) -> None:
         path = self.resolve(argument(action.arguments, "path", str))
         limit = min(argument(action.arguments, "limit", int, MAX_FILE), MAX_FILE)
+        data, size = self.load(path, limit)
+        encoded = binascii.b2a_base64(data, newline=False).decode("ascii")
+        action.finish("ok", {"data": encoded, "size": size, "truncated": size > len(data)})
+
+    def write(self, action: Action) -> None:
+        path = self.resolve(argument(action.arguments, "path", str))
+        data = decode(argument(action.arguments, "data", str))
+        self.store(path, data)
+        action.finish("ok", {"path": path, "size": len(data)})
+
+    def load(self, path: str, limit: int) -> tuple[bytes, int]:
+        """At most ``limit`` bytes of a regular file, and its size. Raises ``OSError``, :class:`BadArgumentsError`."""
         # Not blocking: opening a FIFO would wait for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -33,12 +45,10 @@ class Files:
                 data += chunk
         finally:
             os.close(fd)
-        encoded = binascii.b2a_base64(data, newline=False).decode("ascii")
-        action.finish("ok", {"data": encoded, "size": size, "truncated": size > len(data)})
+        return data, size
 
-    def write(self, action: Action) -> None:
-        path = self.resolve(argument(action.arguments, "path", str))
-        data = decode(argument(action.arguments, "data", str))
+    def store(self, path: str, data: bytes) -> None:
+        """Write a regular file, its folders too where they are missing."""
         os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(path, flags, 0o644)
@@ -49,9 +59,9 @@ class Files:
                 written += os.write(fd, data[written:])
         finally:
             os.close(fd)
-        action.finish("ok", {"path": path, "size": len(data)})
 
     def resolve(self, path: str) -> str:
+        """The real path, seen from the working directory. Raises :class:`BadArgumentsError`."""
         if not path or "\0" in path:
             raise BadArgumentsError("'path' must be the path of a file")
         real = os.path.realpath(os.path.join(self._workdir, path))  # noqa: PTH118
@@ -62,12 +72,12 @@ class Files:
 
 def decode(text: str) -> bytes:
     """Strict base64; the module of that name is not worth its import here."""
-    try:
-        if not BASE64.match(text):
-            raise ValueError("a character that is none of its own")
-        return binascii.a2b_base64(text)
-    except (binascii.Error, ValueError) as error:
-        raise BadArgumentsError(f"'data' is not base64: {error}") from None
+    if BASE64.match(text):
+        try:
+            return binascii.a2b_base64(text)
+        except binascii.Error as error:
+            raise BadArgumentsError(f"'data' is not base64: {error}") from None
+    raise BadArgumentsError("'data' is not base64: it has a character that is none of base64's")
 
 
 def _size(fd: int, path: str) -> int:

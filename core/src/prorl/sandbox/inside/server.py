@@ -14,11 +14,13 @@ import socket
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from . import confine, tree
 from .action import Action, BadArgumentsError, argument
 from .bash import Shell
+from .editor import Editor
 from .files import Files
 from .frames import (
     BYE,
@@ -76,6 +78,7 @@ class Server:
         self._deaf = False
         self._actions: dict[int, tuple[Action, Lane | None]] = {}
         self._lanes: dict[str, Lane] = {}
+        self._instant: dict[str, Callable[[Action], None]] = {}  # what takes no time, one after another
         self._waiting: deque[tuple[Action, Lane]] = deque()
         self._files: Files | None = None
         self._spill: Spill | None = None
@@ -191,7 +194,12 @@ class Server:
         self._files = Files(workdir, settings.get("root"))
         self._transfer = Transfer(self._loop, env, self._files.resolve, self._congest)
         self._lanes = {"bash": shell, "ipython": kernel, "transfer": self._transfer}
-        self._kernel = kernel
+        self._instant = {
+            "read": self._files.read,
+            "write": self._files.write,
+            "edit": Editor(self._files).run,
+            "warm": lambda action: action.finish("ok", {"ready": kernel.warm()}),
+        }
         self._spill = Spill(env.get("TMPDIR") or "/tmp")  # noqa: S108 - inside, nobody else is there
 
     def _own(self) -> list[int]:
@@ -218,10 +226,8 @@ class Server:
         try:
             if lane:
                 lane.start(action)
-            elif self._files and name in ("read", "write"):
-                (self._files.read if name == "read" else self._files.write)(action)
-            elif name == "warm":
-                action.finish("ok", {"ready": self._kernel.warm()})
+            elif name in self._instant:
+                self._instant[name](action)
             else:
                 action.finish("error", error=f"there is no action {name[:100]!r}")
         except (OSError, BadArgumentsError) as error:
