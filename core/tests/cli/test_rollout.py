@@ -6,6 +6,8 @@ import json
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 
 import httpx
@@ -14,9 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from prorl.api import ConfigError
-from prorl.cli.rollout import command
+from prorl.cli.rollout import command, runner
 from prorl.cli.rollout.rows import key_of
-from prorl.client import BlockingClient
+from prorl.client import BadAddress, BlockingClient, NotARolloutServer
 from prorl.testing.scripted import ScriptedEngine
 from prorl.wire import RolloutResult
 
@@ -118,7 +120,7 @@ def test_a_torn_line_is_run_again(tmp_path, rows, rollout):
     whole = (tmp_path / "out.jsonl").read_bytes()
     (tmp_path / "out.jsonl").write_bytes(whole[:-20])
     _, out, err = rollout(path, "--json")
-    assert "1 rollouts to do, 1 already" in err
+    assert "1 rollout to do, 1 already" in err
     assert json.loads(out)["mean_reward"] == 0.5
     assert len(results(tmp_path)) == 2
 
@@ -148,16 +150,77 @@ def test_limit_and_concurrency(tmp_path, rows, rollout):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--temperature", "-1"], "options ask for something impossible"),
-        (["--top-p", "0"], "options ask for something impossible"),
+        (["--temperature", "-1"], "^--temperature: Expected `float` >= 0"),
+        (["--top-p", "0"], "^--top-p: Expected `float` > 0"),
+        (["--run-s", "0"], "^--run-s: Expected `float` > 0"),
         (["--run-id", "a.b"], "must not contain a dot"),
-        (["--run-id", "-x"], "options ask for something impossible"),
+        (["--run-id", "-x"], "^--run-id: must be written like"),
         (["--set", "x"], "write NAME=VALUE"),
     ],
 )
 def test_options_that_cannot_work(rows, rollout, options, words):
     with pytest.raises(ConfigError, match=words):
         rollout(rows({"reward": 1.0}), *options)
+
+
+def test_a_result_says_which_row_it_is_of(tmp_path, rows, rollout):
+    path = rows({"reward": 0.0}, {"reward": 1.0}, {"reward": 2.0})
+    rollout(path, "-n", "2", "--seed", "5", "--concurrency", "2")
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert {(each["row"]["line"], each["row"]["sample"]) for each in lines} == {
+        (i, j) for i in (1, 2, 3) for j in (0, 1)
+    }
+    assert all(each["reward"] == each["row"]["line"] - 1 for each in lines)
+    assert {each["asked"]["sampling_params"]["seed"] for each in lines if each["row"]["sample"] == 0} == {5}
+
+
+def test_results_of_other_options_are_told(rows, rollout):
+    path = rows({"reward": 1.0}, {"reward": 0.0})
+    rollout(path, "--seed", "5")
+    _, _, err = rollout(path, "--seed", "5", "-n", "2")
+    assert "warning" not in err
+    _, out, err = rollout(path, "--temperature", "0.5", "--set", "bonus=1.0", "--json")
+    assert "warning: 2 rollouts in " in err
+    assert "kept as run with another temperature, seed, bonus: give another --out" in err
+    assert json.loads(out)["fresh"] == 0
+
+
+def test_refusals_are_told_by_reason_and_without_a_table_of_zeros(rows, rollout):
+    path = rows(*({"data_source": "pley", "i": i} for i in range(5)))
+    status, out, _ = rollout(path, "--concurrency", "1")
+    assert status == 1
+    assert "mean reward" not in out
+    assert "5 rows (lines 1, 2, 3, ...): " in out
+    assert "did you mean 'play'?" in out
+
+
+def test_want_of_an_llm_server_is_told_once(rows, rollout, server, monkeypatch):
+    monkeypatch.setattr(runner, "QUIET_S", 0.1)
+    with ScriptedEngine(lambda request: "hello") as engine, BlockingClient(server.url) as client:
+
+        def help_it() -> None:
+            while not client.status().pool.waiting:
+                time.sleep(0.05)
+            time.sleep(1.0)  # the command looks several times
+            client.add_llm_server(engine.url)
+
+        helper = threading.Thread(target=help_it)
+        helper.start()
+        status, _, err = rollout(rows({"ask": "who?"}), "--max-tokens", "3")
+        helper.join()
+    assert status == 0
+    assert err.count("waiting") == 1
+    assert "waiting: no LLM server works (none is registered): POST /add_llm_server\n" in err
+
+
+def test_a_server_that_is_no_rollout_server_is_one_line(rows, rollout):
+    with ScriptedEngine(lambda request: "hello") as engine, pytest.raises(NotARolloutServer, match=engine.url):
+        rollout(rows(*({"i": i} for i in range(50))), url=engine.url)
+
+
+def test_no_address(rows, rollout):
+    with pytest.raises(BadAddress, match="write http://localhost:8089"):
+        rollout(rows({"reward": 1.0}), url="localhost:8089")
 
 
 @pytest.fixture
@@ -220,6 +283,8 @@ def test_interrupted_it_cancels_its_jobs_and_can_go_on(tmp_path, rows, process, 
     _, err = run.communicate(timeout=100)
     assert run.returncode == status
     assert "Traceback" not in err
+    assert "interrupted: 5 of 10 results kept in " in err
+    assert err.rstrip().endswith("out.jsonl; the same command goes on")
     until(lambda: server_process.jobs().get("cancelled") == 5)
     (tmp_path / "gate").touch()
     again = process(path, server_process.url, "--json")

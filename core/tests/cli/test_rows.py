@@ -49,7 +49,7 @@ def test_limit(write):
     ("lines", "words"),
     [
         (["{not json}\n"], "line 1: JSON is malformed"),
-        ([{"ok": 1}, "[1]\n"], "line 2: is a JSON list, not an object"),
+        ([{"ok": 1}, "[1]\n"], "line 2: a JSON list, not an object"),
         ([{"ok": 1}, "\n", "\udcff\n".encode("utf-8", "surrogateescape").decode("latin-1")], "line 3:"),
         (['{"a": 1'], "line 1:"),
         ([], "has no rows"),
@@ -62,15 +62,30 @@ def test_bad_rows(write, lines, words):
     assert words in str(caught.value)
 
 
-def test_every_bad_row_counts_but_few_are_shown(write):
-    with pytest.raises(ConfigError, match=r"line 1: .*line 5: .*and 15 more"):
-        keys(write(*["x\n"] * 20))
+def test_bad_rows_are_told_by_reason(write):
+    with pytest.raises(
+        ConfigError, match=r"rows\.jsonl: 20 rows \(lines 1, 2, 3, \.\.\.\): JSON .*; line 21: a JSON int"
+    ):
+        keys(write(*["x\n"] * 20, 5))
+
+
+def test_of_many_reasons_few_are_shown(write):
+    kinds = ["[]\n", "5\n", '"s"\n', "true\n", "1.5\n", "null\n", "x\n", "x\n"]
+    with pytest.raises(ConfigError, match=r"line 1: .*line 5: .*; and 3 more$"):
+        keys(write(*kinds))
+
+
+def test_rows_beyond_the_limit_are_not_looked_at(write):
+    path = write({"a": 1}, "bad\n", "bad\n", "bad\n")
+    assert len(keys(path, limit=1)) == 1
+    with pytest.raises(ConfigError, match=r"jsonl: line 2: JSON[^;]*$"):
+        keys(path, limit=2)
 
 
 @pytest.mark.parametrize("row", [{}, {"data_source": None}, {"data_source": 3}])
 def test_without_a_domain_a_row_must_have_one(write, row):
     path = write(row)
-    with pytest.raises(ConfigError, match=r"line 1: has no data_source .*--domain"):
+    with pytest.raises(ConfigError, match=r"line 1: no data_source .*--domain"):
         read_rows(path, domain=None)
     assert read_rows(path, domain="d")
 
@@ -85,6 +100,8 @@ def test_requests(write):
     assert made[0].priority == 2
     assert made[0].sampling_params.seed == 7
     assert made[1].sampling_params.seed != 7
+    places = [place for place, _ in requests(rows, template, run="r", samples=2, done=set())]
+    assert [(place.line, place.sample) for place in places] == [(1, 0), (1, 1), (2, 0), (2, 1)]
     done = {key_of(made[0].job_id or ""), key_of(made[3].job_id or "")}
     again = [request.job_id for _, request in requests(rows, template, run="other", samples=2, done=done)]
     assert [key_of(job_id or "") for job_id in again] == [key_of(made[1].job_id or ""), key_of(made[2].job_id or "")]

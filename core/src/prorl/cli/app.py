@@ -83,6 +83,8 @@ def _explain(error: Exception) -> tuple[int, str]:
             return 2, error.format_message()
         case ProrlError() | ClientError():
             return 2, str(error)
+        case OSError():  # files and networks fail for reasons that lie outside
+            return 1, str(error) or type(error).__name__
         case _:
             return 1, f"{type(error).__name__}: {error} (an error of prorl: --debug shows where)"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
@@ -25,7 +26,8 @@ def err() -> Console:
 
 def _console(file: TextIO) -> Console:
     # Into a file or a pipe prose is not wrapped: one fact stays one line.
-    return Console(file=file, highlight=False, soft_wrap=not file.isatty())
+    # Emoji names stay text: a task's ":x:" is no cross.
+    return Console(file=file, highlight=False, emoji=False, soft_wrap=not file.isatty())
 
 
 def print_json(value: Any) -> None:
@@ -39,6 +41,27 @@ def table(*columns: str) -> Table:
     for column in columns:
         made.add_column(column, overflow="fold")
     return made
+
+
+def print_table(console: Console, made: Table) -> None:
+    """Wrapped at the console's width; without the trailing spaces that cells are padded with, which only files keep."""
+    if console.is_terminal:
+        console.print(made, soft_wrap=False)
+        return
+    with console.capture() as printed:
+        console.print(made, soft_wrap=False)
+    for line in printed.get().splitlines():
+        console.out(line.rstrip(), highlight=False)
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Before the work, not after it. Raises ``ConfigError``."""
+    if not path.parent.is_dir():
+        raise ConfigError(f"{option} {path}: the folder {path.parent} does not exist: make it, or write elsewhere")
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise ConfigError(f"{option} {path} cannot be written: {error.strerror}") from error
 
 
 def load_registry(*, strict: bool = False) -> Registry:

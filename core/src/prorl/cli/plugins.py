@@ -7,7 +7,7 @@ import asyncio
 import click
 from rich.markup import escape
 
-from prorl.cli.console import load_registry, out, print_json, table
+from prorl.cli.console import load_registry, out, print_json, print_table, table
 from prorl.client import RolloutClient
 from prorl.wire import PluginReport
 
@@ -38,7 +38,7 @@ def show(reports: list[PluginReport]) -> None:
             f"[{colour}]{report.state}[/]",
             escape(offers),
         )
-    console.print(listing, soft_wrap=False)
+    print_table(console, listing)
     for report in reports:
         if report.reason:
             console.print(

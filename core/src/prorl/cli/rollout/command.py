@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
+from rich.markup import escape
 
 from prorl.api.errors import ConfigError
 from prorl.cli.console import err, out, print_json
 from prorl.cli.options import assignments
-from prorl.cli.rollout.results import ResultFile
-from prorl.cli.rollout.rows import key_of, read_rows, requests
+from prorl.cli.rollout.results import Asked, ResultFile
+from prorl.cli.rollout.rows import key_of, of_sample, read_rows, requests, sample_of
 from prorl.cli.rollout.runner import run_jobs
 from prorl.cli.rollout.summary import Summary
 from prorl.client import DEFAULT_URL, RolloutClient
 from prorl.wire import Budgets, JobRequest, SamplingParams
+from prorl.wire.wording import complaint, counted
 
 _SAMPLING = SamplingParams()
-_TERMINATED = 143
+_INTERRUPTED, _TERMINATED = 130, 143
 
 
 @click.command("rollout", context_settings={"show_default": True})
@@ -80,6 +83,10 @@ def command(
 
     Stop it whenever you like: the same command again goes on where it stopped. A rollout that fails is a result; the
     exit status is 1 only if the server would not take a row.
+
+    A line of OUT is the rollout's result, with two more fields: "row" is where it comes from ({"line": 3, "sample":
+    0}: the third line of FILE, the first of its rollouts), "asked" the options it was run with. Lines come in the order
+    in which rollouts end.
     """
     template = _checked(
         {
@@ -106,23 +113,37 @@ def command(
     summary = Summary()
     with ResultFile(out_path) as results:
         wanted = {f"{row.key}.{sample}" for row in rows for sample in range(samples)}
-        done = set()
+        options = [Asked.of(of_sample(template, sample)) for sample in range(samples)]
+        done: set[str] = set()
+        differ: list[list[str]] = []
         for result in results.earlier():
             key = key_of(result.job_id)
             if key in wanted and key not in done:
                 done.add(key)
                 summary.add(result, fresh=False)
-        console = err()
+                if result.asked is not None and (names := options[sample_of(key)].differences(result.asked)):
+                    differ.append(names)
+        console, shown = err(), escape(str(out_path))
         total = len(wanted) - len(done)
-        console.print(f"{len(rows)} rows x {samples}: {total} rollouts to do, {len(done)} already in {out_path}")
+        to_do = f"{counted(len(rows), 'row')} x {samples}: {counted(total, 'rollout')} to do"
+        console.print(f"{to_do}, {len(done)} already in {shown}")
+        if differ:
+            console.print(
+                f"warning: {counted(len(differ), 'rollout')} in {shown} kept as run with another "
+                f"{escape(', '.join(dict.fromkeys(chain(*differ))))}: give another --out to run everything anew"
+            )
         if total:
             jobs = requests(rows, template, run=run, samples=samples, done=done)
             workers = min(concurrency, total)
             client = RolloutClient(server, concurrency=workers, give_up_s=give_up_s)
             try:
                 asyncio.run(run_jobs(client, jobs, results, summary, console, total=total, workers=workers))
-            except asyncio.CancelledError:
-                raise SystemExit(_TERMINATED) from None
+            except (KeyboardInterrupt, asyncio.CancelledError) as stopped:
+                console.print(
+                    f"interrupted: {summary.results} of {counted(len(wanted), 'result')} kept in {shown}; "
+                    "the same command goes on"
+                )
+                return _INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else _TERMINATED
     if as_json:
         print_json(summary.as_dict())
     else:
@@ -130,8 +151,15 @@ def command(
     return 1 if summary.refused else 0
 
 
+_FLAGS = {"job_id": "--run-id", "domain": "--domain", "priority": "--priority", "budgets.run_s": "--run-s"} | {
+    f"sampling_params.{name}": f"--{name.replace('_', '-')}"
+    for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens", "seed")
+}
+
+
 def _checked(request: dict[str, Any]) -> JobRequest:
     try:
         return msgspec.convert(msgspec.to_builtins(request), JobRequest)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"the options ask for something impossible: {error}") from error
+        said = complaint(error, JobRequest)
+        raise ConfigError(f"{_FLAGS.get(said.place, said.place)}: {said.what}") from error

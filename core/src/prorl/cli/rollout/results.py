@@ -7,14 +7,53 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 import msgspec
 
 from prorl.api.errors import ConfigError
-from prorl.wire import RolloutResult
+from prorl.cli.console import check_writable
+from prorl.cli.rollout.rows import Place
+from prorl.wire import Budgets, JobRequest, RolloutResult, SamplingParams
 
-_decoder = msgspec.json.Decoder(RolloutResult)
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """How the rollout was asked for."""
+
+    domain: str | None = None
+    sampling_params: SamplingParams = SamplingParams()
+    budgets: Budgets = Budgets()
+    settings: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, request: JobRequest) -> Self:
+        return cls(**{name: getattr(request, name) for name in cls.__struct_fields__})
+
+    def differences(self, other: Self) -> list[str]:
+        """The options that are not the same in both."""
+        mine, others = (_flat(msgspec.to_builtins(each)) for each in (self, other))
+        return [name for name in mine | others if mine.get(name) != others.get(name)]
+
+
+class Line(RolloutResult, kw_only=True):
+    """A line of the file: the result, and beside it which row it is of and how it was asked for.
+
+    Both are ``None`` in files that other programs wrote; programs that read a plain result pass over them.
+    """
+
+    row: Place | None = None
+    asked: Asked | None = None
+
+
+_decoder = msgspec.json.Decoder(Line)
+
+
+def _flat(asked: dict[str, Any]) -> dict[str, Any]:
+    """The names as options have them: ``temperature``, ``run_s``, a setting's own."""
+    inner = {"domain": asked["domain"]}
+    for table in ("sampling_params", "budgets", "settings"):
+        inner |= asked[table]
+    return inner
 
 
 class ResultFile:
@@ -25,6 +64,7 @@ class ResultFile:
         self._file: BinaryIO | None = None
 
     def __enter__(self) -> Self:
+        check_writable(self.path, "--out")
         try:
             self._file = self.path.open("a+b")
         except OSError as error:
@@ -45,7 +85,7 @@ class ResultFile:
         os.fsync(self._opened.fileno())
         self._opened.close()
 
-    def earlier(self) -> Iterator[RolloutResult]:
+    def earlier(self) -> Iterator[Line]:
         """The results already there. Raises ``ConfigError`` for a file that is not one of results."""
         self._opened.seek(0)
         position = 0
@@ -64,8 +104,9 @@ class ResultFile:
             position += len(line)
             yield result
 
-    def append(self, result: RolloutResult) -> None:
-        self._opened.write(msgspec.json.encode(result) + b"\n")
+    def append(self, result: RolloutResult, *, row: Place | None = None, asked: Asked | None = None) -> None:
+        fields = {name: getattr(result, name) for name in RolloutResult.__struct_fields__}
+        self._opened.write(msgspec.json.encode(Line(**fields, row=row, asked=asked)) + b"\n")
         self._opened.flush()
 
     @property

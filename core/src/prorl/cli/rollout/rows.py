@@ -8,8 +8,8 @@ remembers the last run's ids, and would answer a second evaluation with the resu
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from prorl.api.errors import ConfigError
 from prorl.wire import JobRequest
 
 _SHOWN = 5
+_LINES_SHOWN = 3
 _SEED_STEP = 10_000  # samples of a prompt must differ, and each turn already uses seed + turn
 
 
@@ -32,22 +33,31 @@ class Row:
     instance: dict[str, Any]
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a rollout comes from: the row's line in the file, from 1, and which of the row's rollouts it is, from 0."""
+
+    line: int
+    sample: int
+
+
 def read_rows(path: Path, *, domain: str | None, limit: int | None = None) -> list[Row]:
     """Raises ``ConfigError`` naming the lines that cannot be used, before anything is run."""
     rows: list[Row] = []
-    bad: list[str] = []
+    bad: defaultdict[str, list[int]] = defaultdict(list)
     seen: Counter[str] = Counter()
+    taken = 0
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.strip():
                     continue
-                if limit is not None and len(rows) >= limit:
+                if limit is not None and taken >= limit:
                     break
+                taken += 1
                 try:
                     instance = _instance(line, domain)
                 except ValueError as error:
-                    bad.append(f"line {number}: {error}")
+                    bad[str(error)].append(number)
                     continue
                 key = _digest(instance, domain)
                 again = seen[key]
@@ -56,35 +66,47 @@ def read_rows(path: Path, *, domain: str | None, limit: int | None = None) -> li
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     if bad:
-        more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
-        raise ConfigError(f"{path}: {'; '.join(bad[:_SHOWN])}{more}")
+        said = [f"{lines_in_words(lines)}: {reason}" for reason, lines in list(bad.items())[:_SHOWN]]
+        more = f"; and {sum(map(len, list(bad.values())[_SHOWN:]))} more" if len(bad) > _SHOWN else ""
+        raise ConfigError(f"{path}: {'; '.join(said)}{more}")
     if not rows:
         raise ConfigError(f"{path} has no rows: it must hold one JSON object per line")
     return rows
 
 
+def lines_in_words(lines: list[int]) -> str:
+    """``line 3``, or ``100 rows (lines 1, 2, 3, ...)``."""
+    if len(lines) == 1:
+        return f"line {lines[0]}"
+    more = ", ..." if len(lines) > _LINES_SHOWN else ""
+    return f"{len(lines):,} rows (lines {', '.join(map(str, lines[:_LINES_SHOWN]))}{more})"
+
+
 def requests(
-    rows: list[Row], template: JobRequest, *, run: str, samples: int, done: set[str]
-) -> Iterator[tuple[Row, JobRequest]]:
+    rows: list[Row], template: JobRequest, *, run: str, samples: int, done: Container[str] = ()
+) -> Iterator[tuple[Place, JobRequest]]:
     """The jobs still to do, all samples of a row together. ``done`` are keys of :func:`key_of`."""
+    templates = [of_sample(template, sample) for sample in range(samples)]
     for row in rows:
-        for sample in range(samples):
+        for sample, asked in enumerate(templates):
             key = f"{row.key}.{sample}"
             if key in done:
                 continue
-            sampling = template.sampling_params
-            if sampling.seed is not None:
-                sampling = msgspec.structs.replace(sampling, seed=sampling.seed + sample * _SEED_STEP)
             yield (
-                row,
+                Place(line=row.line, sample=sample),
                 msgspec.structs.replace(
-                    template,
-                    instance=row.instance,
-                    job_id=f"{run}.{key}",
-                    group_id=f"{run}.{row.key}",
-                    sampling_params=sampling,
+                    asked, instance=row.instance, job_id=f"{run}.{key}", group_id=f"{run}.{row.key}"
                 ),
             )
+
+
+def of_sample(template: JobRequest, sample: int) -> JobRequest:
+    """The same request with the sample's own seed, if it has one at all."""
+    sampling = template.sampling_params
+    if sampling.seed is None:
+        return template
+    seeded = msgspec.structs.replace(sampling, seed=sampling.seed + sample * _SEED_STEP)
+    return msgspec.structs.replace(template, sampling_params=seeded)
 
 
 def key_of(job_id: str) -> str:
@@ -92,12 +114,16 @@ def key_of(job_id: str) -> str:
     return job_id.partition(".")[2]
 
 
+def sample_of(key: str) -> int:
+    return int(key.rpartition(".")[2])
+
+
 def _instance(line: bytes, domain: str | None) -> dict[str, Any]:
     instance = msgspec.json.decode(line)
     if not isinstance(instance, dict):
-        raise ValueError(f"is a JSON {type(instance).__name__}, not an object")  # noqa: TRY004 - a fact of the data
+        raise ValueError(f"a JSON {type(instance).__name__}, not an object")  # noqa: TRY004 - a fact of the data
     if domain is None and not isinstance(instance.get("data_source"), str):
-        raise ValueError("has no data_source to pick a handler by: add it, or give --domain")
+        raise ValueError("no data_source to pick a handler by: add it, or give --domain")
     return instance
 
 

@@ -10,21 +10,23 @@ from collections.abc import Iterator
 from typing import Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from prorl.cli.rollout.results import ResultFile
-from prorl.cli.rollout.rows import Row
+from prorl.cli.rollout.results import Asked, ResultFile
+from prorl.cli.rollout.rows import Place
 from prorl.cli.rollout.summary import Summary
 from prorl.client import ClientError, RolloutClient, ServiceError
 from prorl.wire import JobRequest
 
 _TELL_EVERY_S = 30.0
 _CANCEL_S = 5.0
+QUIET_S = 5.0
 
 
 async def run_jobs(
     client: RolloutClient,
-    jobs: Iterator[tuple[Row, JobRequest]],
+    jobs: Iterator[tuple[Place, JobRequest]],
     results: ResultFile,
     summary: Summary,
     console: Console,
@@ -32,25 +34,25 @@ async def run_jobs(
     total: int,
     workers: int,
 ) -> None:
-    """Raises ``ServerUnreachable`` when the server is gone for good; what was written stays."""
+    """Raises ``ServerUnreachable`` when the server is gone for good, ``NotARolloutServer``; what was written stays."""
     _end_on_sigterm()
     in_flight: set[str] = set()
     started = time.monotonic()
 
     async def work(show: _Show) -> None:
-        for row, request in jobs:  # one iterator for all workers: no list of jobs is ever made
+        for place, request in jobs:  # one iterator for all workers: no list of jobs is ever made
             job_id = request.job_id or ""
             in_flight.add(job_id)
             try:
                 result = await client.process(request)
             except ServiceError as error:
-                summary.refuse(str(error) if error.status in (404, 503) else f"line {row.line}: {error}")
+                summary.refuse(str(error), line=place.line)
             else:
                 # Ended by somebody, not by its policy: kept out of the file, so that it runs again next time.
                 if result.status == "cancelled":
-                    summary.refuse("cancelled on the server")
+                    summary.refuse("cancelled on the server", line=place.line)
                 else:
-                    results.append(result)
+                    results.append(result, row=place, asked=Asked.of(request))
                     summary.add(result, fresh=True)
             in_flight.discard(job_id)
             show.tell()
@@ -58,9 +60,13 @@ async def run_jobs(
     async with client:
         try:
             with _Show(console, summary, total=total) as show:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(workers):
-                        group.create_task(work(show))
+                watching = asyncio.create_task(_tell_of_trouble(client, show))
+                try:
+                    async with asyncio.TaskGroup() as group:
+                        for _ in range(workers):
+                            group.create_task(work(show))
+                finally:
+                    watching.cancel()
         except* ClientError as errors:
             raise errors.exceptions[0] from None
         finally:
@@ -71,8 +77,25 @@ async def run_jobs(
                         await client.cancel(job_ids=tuple(in_flight))
 
 
+async def _tell_of_trouble(client: RolloutClient, show: _Show) -> None:
+    """Nothing has come back for a while: if that is for want of an LLM server say so, once for each reason."""
+    said: str | None = None
+    while True:
+        await asyncio.sleep(QUIET_S)
+        if time.monotonic() - show.last < QUIET_S:
+            continue
+        try:
+            pool = (await client.status()).pool
+        except ClientError:  # the rollouts' own calls find that out, and say so
+            continue
+        trouble = pool.trouble if pool.waiting else None
+        if trouble is not None and trouble != said:
+            show.say(f"waiting: {trouble}")
+        said = trouble
+
+
 class _Show:
-    """A progress bar on a terminal, now and then a line elsewhere."""
+    """A progress bar on a terminal, now and then a line elsewhere. ``last`` is when something came back."""
 
     def __init__(self, console: Console, summary: Summary, *, total: int) -> None:
         self._console = console
@@ -87,7 +110,7 @@ class _Show:
             disable=not console.is_terminal,
         )
         self._task = self._bar.add_task("rollouts", total=total, told="")
-        self._started = self._told = time.monotonic()
+        self._started = self._told = self.last = time.monotonic()
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -97,8 +120,8 @@ class _Show:
         self._bar.stop()
 
     def tell(self) -> None:
-        now = time.monotonic()
-        done = self._summary.fresh + self._summary.refused.total()
+        self.last = now = time.monotonic()
+        done = self._summary.fresh + self._summary.refusals
         mean = self._summary.mean_reward
         reward = "-" if mean is None else f"{mean:.3f}"
         rate = done / max(now - self._started, 1e-9)
@@ -107,6 +130,9 @@ class _Show:
         if not self._console.is_terminal and now - self._told >= _TELL_EVERY_S:
             self._told = now
             self._console.print(f"{done}/{self._total}  {told}")
+
+    def say(self, text: str) -> None:
+        self._console.print(escape(text))
 
 
 def _end_on_sigterm() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from prorl.cli.console import table
+from prorl.cli.console import print_table, table
+from prorl.cli.rollout.rows import lines_in_words
 from prorl.wire import STAGES, RolloutResult
 
 _REASONS_SHOWN = 5
@@ -21,7 +22,7 @@ class Summary:
 
     statuses: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
+    refused: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     fresh: int = 0
     results: int = 0
@@ -56,9 +57,13 @@ class Summary:
         self.seconds["model"] += result.timing.model_s
         self.seconds["tools"] += result.timing.tools_s
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, *, line: int) -> None:
         """The server would not take a row: not a result, so the next run tries it again."""
-        self.refused[reason] += 1
+        self.refused[reason].append(line)
+
+    @property
+    def refusals(self) -> int:
+        return sum(map(len, self.refused.values()))
 
     @property
     def scored(self) -> int:
@@ -70,7 +75,7 @@ class Summary:
 
     @property
     def failures(self) -> int:
-        return self.results - self.statuses["completed"] + self.refused.total()
+        return self.results - self.statuses["completed"] + self.refusals
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -89,10 +94,22 @@ class Summary:
             if self.results
             else {},
             "reasons": dict(self.reasons),
-            "refused": dict(self.refused),
+            "refused": {reason: len(lines) for reason, lines in self.refused.items()},
         }
 
     def show(self, console: Console) -> None:
+        if self.results or not self.refused:
+            self._show_sums(console)
+        if self.reasons:
+            console.print("\n[bold]errors[/]")
+        for reason, count in self.reasons.most_common(_REASONS_SHOWN):
+            console.print(f"  {count} x {escape(reason)}")
+        if self.refused:
+            console.print("\n[bold]refused by the server[/]")
+        for reason, lines in sorted(self.refused.items(), key=lambda each: -len(each[1]))[:_REASONS_SHOWN]:
+            console.print(f"  {lines_in_words(lines)}: {escape(reason)}")
+
+    def _show_sums(self, console: Console) -> None:
         mean = "-" if self.mean_reward is None else f"{self.mean_reward:.4f}"
         masked = f", {self.masked} masked left out" if self.masked else ""
         listing = table("", "")
@@ -114,12 +131,7 @@ class Summary:
             model, tools = self.seconds["model"] / self.results, self.seconds["tools"] / self.results
             inner = f" (model {model:.2f} s, tools {tools:.2f} s)" if stage == "run" else ""
             listing.add_row(f"{stage}, mean", f"{worked:.2f} s worked{inner}, {queued:.2f} s queued")
-        console.print(listing, soft_wrap=False)
-        for title, reasons in (("errors", self.reasons), ("refused by the server", self.refused)):
-            if reasons:
-                console.print(f"\n[bold]{title}[/]")
-            for reason, count in reasons.most_common(_REASONS_SHOWN):
-                console.print(f"  {count} x {escape(reason)}")
+        print_table(console, listing)
 
     def _rate(self, amount: int) -> float:
         return amount / self.wall_s if self.wall_s > 0 else 0.0
