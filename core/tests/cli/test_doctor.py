@@ -145,3 +145,14 @@ def test_the_sandbox_table_counts_here_too(monkeypatch, tmp_path):
     [finding] = [each for each in json.loads(told) if each["check"] == "runtime bubblewrap"]
     assert finding["state"] == "warn"
     assert "no-bwrap" in finding["advice"]
+
+
+def test_what_a_program_said_cannot_paint_the_terminal(monkeypatch):
+    said = "\x1b[91mERROR  : no\n\x1b[0m\x1b]0;title\x07namespaces\r"
+    record = RuntimeRecord(
+        name="r", factory=lambda: Fake(Probe(runtime="r", works=False, isolation="full", reason=said)), summary="s"
+    )
+    monkeypatch.setattr(doctor, "load_registry", lambda: Registry(runtimes={"r": record}))
+    shown = CliRunner(env={"COLUMNS": "80"}).invoke(doctor.command, [], standalone_mode=False).stdout
+    assert "-> ERROR : no ]0;title namespaces" in shown
+    assert not [letter for letter in shown if ord(letter) < 32 and letter != "\n"]

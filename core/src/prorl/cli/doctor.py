@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import re
 import sys
 from collections.abc import Mapping
 from importlib import import_module, metadata
@@ -19,27 +20,30 @@ from rich.markup import escape
 from rich.table import Table
 
 from prorl.api import DialectRecord, RuntimeRecord
-from prorl.cli.console import load_registry, out, print_json, table
-from prorl.client import ClientError, RolloutClient
+from prorl.cli.console import INSTALL_MODEL, load_registry, out, print_json, print_table, table
+from prorl.client import ClientError, RolloutClient, ServerUnreachable
 from prorl.plugins import Registry
 from prorl.sandbox.plugin import with_settings
 from prorl.sandbox.settings import SandboxSettings
 from prorl.server.settings import load_settings
+from prorl.wire.wording import counted
 
 _FILE = Path("prorl.toml")
 _PROBE_S = 60.0
 _ASK_S = 10.0
-_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[^\S ]|[\x00-\x1f\x7f-\x9f]")
+State = Literal["ok", "note", "warn", "fail"]
+_COLOURS: dict[State, str] = {"ok": "green", "note": "default", "warn": "yellow", "fail": "red"}
 
 
 class Finding(msgspec.Struct, kw_only=True):
-    """One row: what was tried, how it went, what was seen, and what to do unless it is ``ok``.
+    """One row: what was tried, how it went, what was seen, and what to do unless it is ``ok`` or only a ``note``.
 
     ``why_not``: what a runtime that works cannot do here, each with its reason.
     """
 
     check: str
-    state: Literal["ok", "warn", "fail"]
+    state: State
     seen: str
     advice: str | None = None
     why_not: dict[str, str] = {}
@@ -60,11 +64,12 @@ def command(*, llm_servers: tuple[str, ...], server: str | None, config: Path | 
     The exit status is 1 if anything that was checked cannot work.
     """
     settings = load_settings(config or (_FILE if _FILE.exists() else None)).sandbox
-    findings = asyncio.run(examine(load_registry(), llm_servers=llm_servers, server=server, sandbox=settings))
+    registry = load_registry()
+    findings = asyncio.run(examine(registry, llm_servers=llm_servers, server=server, sandbox=settings))
     if as_json:
         print_json(findings)
     else:
-        _show(findings)
+        _show(findings, _closing(registry, findings))
     return 1 if any(finding.state == "fail" for finding in findings) else 0
 
 
@@ -169,8 +174,8 @@ async def _runtime(record: RuntimeRecord) -> Finding:
     took = f" in {probe.start_ms:.0f} ms" if probe.start_ms is not None else ""
     seen = f"started{took}, isolation {probe.isolation}, {probe.version or 'no version'}"
     if probe.isolation == "none":
-        advice = "what runs in it can touch this machine"
-        return Finding(check=check, state="warn", seen=seen, advice=advice, why_not=probe.why_not)
+        seen = "no isolation, so it is used only when named: what runs in it can touch this machine"
+        return Finding(check=check, state="note", seen=seen, why_not=probe.why_not)
     return Finding(check=check, state="ok", seen=seen, why_not=probe.why_not)
 
 
@@ -183,11 +188,11 @@ def _engine() -> Finding:
             check=check,
             state="warn",
             seen=f"{error.name} is not installed",
-            advice=f"{only}: pip install 'prorl[demo]'",
+            advice=f"{only}: {INSTALL_MODEL}",
         )
     missing = engine.available()
     if missing is not None:
-        return Finding(check=check, state="warn", seen=missing, advice=only)
+        return Finding(check=check, state="warn", seen=missing, advice=f"{only}: {INSTALL_MODEL}")
     return Finding(check=check, state="ok", seen="xllamacpp, with the small model that a package carries")
 
 
@@ -224,12 +229,13 @@ async def _describe(record: DialectRecord, client: httpx.AsyncClient, url: str, 
 
 async def _rollout_server(url: str) -> list[Finding]:
     check = f"rollout server {url}"
-    async with RolloutClient(url, timeout_s=_ASK_S, give_up_s=0.0) as client:
-        try:
+    try:
+        async with RolloutClient(url, timeout_s=_ASK_S, give_up_s=0.0) as client:
             status, reports = await client.status(), await client.plugins()
-        except (ClientError, httpx.HTTPError, httpx.InvalidURL) as error:
-            said = str(error) or type(error).__name__
-            return [Finding(check=check, state="fail", seen=said, advice="is it running? start one with `prorl serve`")]
+    except ServerUnreachable as error:
+        return [Finding(check=check, state="fail", seen=error.cause, advice="start one with `prorl serve`")]
+    except ClientError as error:
+        return [Finding(check=check, state="fail", seen=str(error), advice="give the URL that `prorl serve` prints")]
     jobs = ", ".join(f"{count} {state}" for state, count in status.jobs.items() if count) or "no jobs"
     findings = [
         Finding(
@@ -241,7 +247,7 @@ async def _rollout_server(url: str) -> list[Finding]:
     ]
     for backend in status.pool.backends:
         seen = f"{backend.dialect}, model {backend.model}, version {backend.policy_version}, {backend.calls} calls"
-        state: Literal["ok", "fail"] = "ok" if backend.healthy else "fail"
+        state: State = "ok" if backend.healthy else "fail"
         findings.append(Finding(check=f"its LLM server {backend.url}", state=state, seen=seen, advice=backend.reason))
     if not status.pool.backends:
         findings.append(
@@ -262,15 +268,35 @@ def _lacks(why_not: dict[str, str]) -> Table:
         reasons.setdefault(why, []).append(name)
     entries = Table.grid(padding=(0, 1))
     for why, names in reasons.items():
-        entries.add_row("-", escape(f"{', '.join(names)}: {why}"))
+        entries.add_row("-", _plain(f"{', '.join(names)}: {why}"))
     return entries
 
 
-def _show(findings: list[Finding]) -> None:
+def _plain(text: str) -> str:
+    """What a program said may hold colours of its own, or worse: only its words are shown, on one line."""
+    return escape(" ".join(_CONTROL.sub(" ", text).split()))
+
+
+def _closing(registry: Registry, findings: list[Finding]) -> str:
+    """What it all comes to, in a line."""
+    checks = {state: [each.check for each in findings if each.state == state] for state in _COLOURS}
+    if checks["fail"]:
+        return f"{counted(len(checks['fail']), 'thing')} to mend: {', '.join(checks['fail'])}"
+    if "packages" in checks["warn"]:
+        return "ready to ask a rollout server, not to be one: see packages"
+    if not registry.handlers:
+        return "ready to serve, but no domain yet: install a task package, e.g. prorl-math"
+    runtimes = [check.removeprefix("runtime ") for check in checks["ok"] if check.startswith("runtime ")]
+    return f"ready to serve: {', '.join(registry.handlers)}; sandboxes: {', '.join(runtimes)}"
+
+
+def _show(findings: list[Finding], closing: str) -> None:
     listing = table("", "check", "seen")
     listing.columns[1].max_width = 24  # a long URL must not push what matters off the screen
     for finding in findings:
         colour = _COLOURS[finding.state]
-        seen = escape(finding.seen) + (f"\n-> {escape(finding.advice)}" if finding.advice else "")
+        seen = _plain(finding.seen) + (f"\n-> {_plain(finding.advice)}" if finding.advice else "")
         listing.add_row(f"[{colour}]{finding.state}[/]", escape(finding.check), Group(seen, _lacks(finding.why_not)))
-    out().print(listing, soft_wrap=False)
+    console = out()
+    print_table(console, listing)
+    console.print(f"\n{escape(closing)}")
