@@ -6,26 +6,51 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import secrets
 import socket
 from collections.abc import AsyncIterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from prorl.api.errors import SandboxFault
 from prorl.api.sandbox import ActionResult, OnOutput
+from prorl.sandbox import bare
 from prorl.sandbox.inside import frames
+from prorl.sandbox.inside.action import DEFAULT_OUTPUT_CHARS
+from prorl.sandbox.inside.capture import Capture
 from prorl.sandbox.inside.frames import Frame, ProtocolError
 
 ANSWER_MARGIN = 15.0  # seconds after an action's own timeout; the server needs about 2 to end what does not yield
 
 
 class Hello(msgspec.Struct, kw_only=True):
-    """What the action server says of itself."""
+    """What the action server says of itself. ``server`` is ``bash`` where the image has no Python."""
 
     protocol: int
     python: str
     uid: int
+    server: Literal["python", "bash"] = "python"
+    token: str = ""
+
+
+class Token:
+    """A secret of one sandbox: the host shows the server one half, and the server answers with the other.
+
+    Both are handed to the server through a pipe, so that neither its command line nor its environment holds them. Needed
+    where the connection itself could be anybody's; who holds one end of a socket pair is known by that.
+    """
+
+    def __init__(self) -> None:
+        self.host, self.server = secrets.token_hex(16), secrets.token_hex(16)
+
+    def pipe(self) -> int:
+        """A descriptor for the child to inherit; the caller closes it."""
+        reading, writing = os.pipe()
+        os.write(writing, f"{self.host}{self.server}\n".encode())
+        os.close(writing)
+        return reading
 
 
 class _Fault(msgspec.Struct):
@@ -39,12 +64,13 @@ _encoder = msgspec.json.Encoder()
 
 
 class _Pending:
-    __slots__ = ("future", "on_output", "ready")
+    __slots__ = ("capture", "future", "on_output", "ready")
 
     def __init__(self, on_output: OnOutput | None) -> None:
         self.future: asyncio.Future[ActionResult] = asyncio.get_running_loop().create_future()
         self.on_output = on_output
         self.ready = asyncio.Event()
+        self.capture: Capture | None = None  # where the server does not keep the output itself
 
 
 class Channel:
@@ -58,6 +84,7 @@ class Channel:
         self._requests = 0
         self._lost: tuple[str, str] | None = None  # message and code; each caller raises a fault of its own
         self._task: asyncio.Task[None] | None = None
+        self._bare = False
 
     @classmethod
     async def open(cls, sock: socket.socket) -> Channel:
@@ -68,11 +95,12 @@ class Channel:
     def lost(self) -> bool:
         return self._lost is not None
 
-    async def hello(self, settings: Mapping[str, Any], timeout: float) -> Hello:
+    async def hello(self, settings: Mapping[str, Any], timeout: float, token: Token | None = None) -> Hello:
         """Set up the sandbox; returns when the server is ready for actions."""
+        settings = {**settings, "token": token.host if token else ""}
         try:
             async with asyncio.timeout(timeout):
-                await self._send(frames.HELLO, 0, settings)
+                await self._send(frames.HELLO, 0, {**settings, "bash": bare.hello(settings)})
                 frame = await self._receive()
         except TimeoutError:
             raise SandboxFault(f"no hello from the action server within {timeout:g} s", code="start_timeout") from None
@@ -86,6 +114,9 @@ class Channel:
             raise SandboxFault(f"the action server's hello makes no sense: {error}", code="protocol") from error
         if frame.type != frames.HELLO or hello.protocol != frames.PROTOCOL:
             raise SandboxFault("the action server speaks another protocol", code="protocol")
+        if token and not secrets.compare_digest(hello.token.encode(), token.server.encode()):
+            raise SandboxFault("what answered is not the action server: it does not know its token", code="protocol")
+        self._bare = hello.server == "bash"
         self._task = asyncio.create_task(self._read(), name="sandbox-channel")
         return hello
 
@@ -105,7 +136,12 @@ class Channel:
         request = self._requests
         pending = self._pending[request] = _Pending(on_output)
         pump: asyncio.Task[None] | None = None
-        start = {"action": action, "arguments": arguments, "timeout": timeout, "stream": on_output is not None or source is not None}
+        streams = on_output is not None or source is not None
+        start: Mapping[str, Any] = {"action": action, "arguments": arguments, "timeout": timeout, "stream": streams}
+        if self._bare:
+            chars = arguments.get("output_chars", DEFAULT_OUTPUT_CHARS)
+            pending.capture = Capture(max(0, chars) if isinstance(chars, int) else DEFAULT_OUTPUT_CHARS)
+            start = {**arguments, "action": action, "timeout": timeout}
         try:
             async with asyncio.timeout(timeout + ANSWER_MARGIN):
                 try:
@@ -172,7 +208,7 @@ class Channel:
             self._writer.write(frames.pack(frames.CANCEL, request))
 
     async def _send(self, kind: int, request: int, value: Mapping[str, Any] | None) -> None:
-        payload = b"" if value is None else _encoder.encode(value)
+        payload = b"" if value is None else bare.assignments(value) if self._bare else _encoder.encode(value)
         self._writer.write(frames.pack(kind, request, payload))
         await self._writer.drain()
 
@@ -203,12 +239,16 @@ class Channel:
                 raise ProtocolError(f"an end for action {frame.request}, which is not under way")
             self._abandoned.discard(frame.request)
             if pending and not pending.future.done():
+                if pending.capture:
+                    result.output, result.truncated_bytes, _, _ = pending.capture.finish()
                 pending.future.set_result(result)
         elif frame.type == frames.OUTPUT:
             if pending is None and frame.request not in self._abandoned:
                 raise ProtocolError(f"output for action {frame.request}, which is not under way")
             if pending:
                 pending.ready.set()
+                if pending.capture:
+                    pending.capture.add(frame.payload)
             if pending and pending.on_output and frame.payload and not pending.future.done():
                 # Awaited here on purpose: a slow watcher slows the command down instead of filling memory.
                 try:

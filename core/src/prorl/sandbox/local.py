@@ -23,13 +23,14 @@ import msgspec
 from prorl.api.errors import SandboxFault
 from prorl.api.sandbox import Probe, SandboxSpec
 from prorl.sandbox import host
+from prorl.sandbox.channel import Token
 from prorl.sandbox.inside import frames, tree
 from prorl.sandbox.process import Child, Spawner
 from prorl.sandbox.served import ServedSandbox, connect, start_or_undo
 from prorl.sandbox.settings import SandboxSettings
 
 PACKAGES = Path(frames.__file__).parent.parent
-BOOT = f"import sys; sys.path.insert(0, {str(PACKAGES)!r}); from inside.server import main; main(int(sys.argv[1]))"
+BOOT = f"import sys; sys.path.insert(0, {str(PACKAGES)!r}); from inside.server import main; main(*map(int, sys.argv[1:]))"
 PREFIX = "prorl-local-"
 OWNER = "owner.json"
 MARK = "PRORL_SANDBOX"
@@ -67,13 +68,19 @@ class Local:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         python, _ = host.interpreter(self._settings.python)
-        argv = [python, "-I", "-S", "-c", BOOT, str(theirs.fileno())]
+        token = Token()
+        token_fd = token.pipe()
+        argv = [python, "-I", "-S", "-c", BOOT, str(theirs.fileno()), str(token_fd)]
         child: Child | None = None
         try:
             with theirs:
-                child = await self._spawner.spawn(argv, pass_fds=[theirs.fileno()], end=_kill, own_session=True)
+                fds = [theirs.fileno(), token_fd]
+                try:
+                    child = await self._spawner.spawn(argv, pass_fds=fds, end=_kill, own_session=True)
+                finally:
+                    os.close(token_fd)
             hello = _hello(spec, folder, python)
-            channel = await connect(ours, hello, self._settings.start_timeout, child.read_stderr)
+            channel = await connect(ours, hello, self._settings.start_timeout, child.read_stderr, token)
         except BaseException:
             ours.close()
             await _end(child, folder)

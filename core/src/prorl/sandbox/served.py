@@ -12,7 +12,7 @@ from typing import Any
 from prorl.api.errors import SandboxFault
 from prorl.api.sandbox import MAX_TRANSFER, ActionResult, OnOutput
 from prorl.sandbox import transfer
-from prorl.sandbox.channel import Channel
+from prorl.sandbox.channel import Channel, Token
 
 LANES = frozenset(("bash", "ipython", "transfer"))
 Kill = Callable[[], Awaitable[None]]
@@ -82,12 +82,16 @@ class ServedSandbox:
 
 
 async def connect(
-    sock: socket.socket, settings: Mapping[str, Any], timeout: float, explain: Callable[[], str]
+    sock: socket.socket,
+    settings: Mapping[str, Any],
+    timeout: float,
+    explain: Callable[[], str],
+    token: Token | None = None,
 ) -> Channel:
     """Shake hands over ``sock``; on failure the socket is closed and ``explain`` adds what the runtime printed."""
     channel = await Channel.open(sock)
     try:
-        await channel.hello(settings, timeout)
+        await channel.hello(settings, timeout, token)
     except SandboxFault as fault:
         await channel.close()
         said = explain()

@@ -47,6 +47,7 @@ from .transfer import Transfer
 HIGH_WATER = 256 * 1024  # bytes for the host that may wait before commands are no longer read
 MAX_ACTIONS = 64
 REAP_WITHIN = 0.5
+TOKEN_HALF = 32
 MAX_TIMEOUT = 7 * 86400.0
 
 
@@ -69,8 +70,9 @@ class Lane(Protocol):
 
 
 class Server:
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, token: str = "") -> None:
         self._socket = sock
+        self._token = token
         self._loop = Loop()
         self._reader = FrameReader()
         self._unsent = bytearray()
@@ -171,11 +173,13 @@ class Server:
     def _hello(self, settings: dict[str, Any]) -> None:
         if settings.get("protocol") != PROTOCOL:
             raise ProtocolError(f"this server speaks protocol {PROTOCOL}")
+        if self._token and settings.get("token") != self._token[:TOKEN_HALF]:
+            raise ProtocolError("not authenticated")
         try:
             self._set_up(settings)
         except (OSError, BadArgumentsError) as error:
             raise ProtocolError(f"cannot set up the sandbox: {error}") from error
-        who = {"protocol": PROTOCOL, "python": sys.version.split()[0], "uid": os.getuid()}
+        who = {"protocol": PROTOCOL, "python": sys.version.split()[0], "uid": os.getuid(), "token": self._token[TOKEN_HALF:]}
         self._send(pack_json(HELLO, 0, who))
 
     def _set_up(self, settings: dict[str, Any]) -> None:
@@ -272,11 +276,18 @@ def become(settings: dict[str, Any], limits: dict[str, Any]) -> None:
     confine.hide()
 
 
-def main(fd: int) -> None:
+def main(fd: int, token_fd: int = -1) -> None:
+    """Serve on the connected socket ``fd``. Where ``token_fd`` is given, only to who knows the token in that pipe."""
     os.umask(0o022)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
+    token = ""
+    if token_fd >= 0:
+        with open(token_fd, "rb") as pipe:  # noqa: PTH123
+            token = pipe.read(2 * TOKEN_HALF).decode("ascii", "replace")
+        if len(token) < 2 * TOKEN_HALF:
+            return
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)
     with contextlib.closing(sock):
-        Server(sock).run()
+        Server(sock, token).run()
