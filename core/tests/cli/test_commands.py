@@ -140,3 +140,20 @@ def test_output_into_a_closed_pipe(tmp_path):
     )
     assert done.stdout == "["
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("plugins", "--server", "http://127.0.0.1:1"), "no rollout server answers at http://127.0.0.1:1"),
+        (("plugins", "--server", "http://127.0.0.1:99999"), "write http://127.0.0.1:8089"),
+        (("plugins", "--server", "localhost:8089"), "write http://localhost:8089"),
+        (("demo", "--save", "no/such/out.jsonl"), "the folder no/such does not exist"),
+    ],
+)
+def test_what_a_user_can_mend_is_no_error_of_prorl(prorl, arguments, words):
+    done = prorl(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert words in done.stderr
+    assert "an error of prorl" not in done.stderr

@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from prorl.api import Probe, RuntimeRecord
+from prorl.api import HandlerRecord, Probe, RuntimeRecord
 from prorl.cli import doctor
 from prorl.plugins import Registry, discover
 from prorl.testing.scripted import ScriptedEngine
@@ -23,8 +23,8 @@ async def test_this_machine():
     assert found["packages"].state == "ok"
     assert "litestar" in found["packages"].seen
     assert found["plugin builtin-commands"].state == "ok"
-    assert found["runtime local"].state == "warn"
-    assert "isolation none" in found["runtime local"].seen
+    assert found["runtime local"].state == "note"
+    assert "no isolation, so it is used only when named" in found["runtime local"].seen
 
 
 class Fake:
@@ -44,7 +44,7 @@ class Fake:
     [
         (Probe(runtime="r", works=True, isolation="full", start_ms=12.0), "ok", "started in 12 ms, isolation full"),
         (Probe(runtime="r", works=False, isolation="full", reason="no user namespaces"), "warn", "no user namespaces"),
-        (Probe(runtime="r", works=True, isolation="none"), "warn", "isolation none"),
+        (Probe(runtime="r", works=True, isolation="none"), "note", "no isolation"),
         (OSError("no bwrap"), "fail", "OSError: no bwrap"),
     ],
 )
@@ -156,3 +156,26 @@ def test_what_a_program_said_cannot_paint_the_terminal(monkeypatch):
     shown = CliRunner(env={"COLUMNS": "80"}).invoke(doctor.command, [], standalone_mode=False).stdout
     assert "-> ERROR : no ]0;title namespaces" in shown
     assert not [letter for letter in shown if ord(letter) < 32 and letter != "\n"]
+
+
+def test_it_ends_with_what_it_comes_to(monkeypatch):
+    works = RuntimeRecord(name="r", factory=lambda: Fake(Probe(runtime="r", works=True, isolation="full")), summary="s")
+    handler = HandlerRecord(name="h", factory=object, summary="s")
+    registry = Registry(runtimes={"r": works}, handlers={"h": handler})
+    monkeypatch.setattr(doctor, "load_registry", lambda: registry)
+    shown = CliRunner().invoke(doctor.command, [], standalone_mode=False).stdout
+    assert shown.endswith("\nready to serve: h; sandboxes: r\n")
+    assert not [line for line in shown.splitlines()[:-2] if line.endswith(" ") or not line]
+    shown = CliRunner().invoke(doctor.command, ["--server", "http://127.0.0.1:1"], standalone_mode=False).stdout
+    assert shown.endswith("\n1 thing to mend: rollout server http://127.0.0.1:1\n")
+    told = CliRunner().invoke(doctor.command, ["--server", "127.0.0.1:1", "--json"], standalone_mode=False).stdout
+    assert "write http://127.0.0.1:1" in json.loads(told)[-1]["seen"]
+
+
+def test_something_else_than_a_rollout_server():
+    with ScriptedEngine(lambda request: "hello") as engine:
+        done = CliRunner().invoke(doctor.command, ["--server", engine.url, "--json"], standalone_mode=False)
+    [finding] = [each for each in json.loads(done.stdout) if each["check"].startswith("rollout server")]
+    assert finding["state"] == "fail"
+    assert "no ProRL rollout server" in finding["seen"]
+    assert "<" not in finding["seen"]

