@@ -1,5 +1,7 @@
 """Sandbox start to first tool answer for every runtime that works here; then 200 bubblewrap sandboxes at once.
 
+The baseline of the starts is bwrap with a Python in it that does nothing.
+
 Memory is the proportional set size (PSS) of every process below this one, from /proc/PID/smaps_rollup: shared pages are
 counted once, so the sum is what the sandboxes really take. Afterwards the processes that are left are counted.
 
@@ -10,8 +12,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import time
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable
 from pathlib import Path
 
 import psutil
@@ -20,6 +23,7 @@ from figures import figure, machine, percentile, show_rows, skipped
 
 from prorl.api import Sandbox, SandboxSpec, ToolContext
 from prorl.plugins import discover
+from prorl.sandbox import host
 from prorl.sandbox.manager import SandboxManager
 from prorl.tools.execute import ExecuteBash
 
@@ -31,32 +35,62 @@ async def answer(sandbox: Sandbox) -> None:
     assert not seen.is_error, seen.text
 
 
-async def starts(manager: SandboxManager, runtime: str, count: int) -> Mapping[str, list[float]]:
-    taken: dict[str, list[float]] = {"start": [], "start to first answer": [], "stop": []}
-    for number in range(count + 1):
-        began = time.perf_counter()
-        sandbox = await manager.start(SandboxSpec(), runtime)
-        started = time.perf_counter()
-        await answer(sandbox)
-        answered = time.perf_counter()
-        await sandbox.stop()
-        if number:  # the first one reads everything from disk
-            taken["start"].append(started - began)
-            taken["start to first answer"].append(answered - began)
-            taken["stop"].append(time.perf_counter() - answered)
-    return taken
+class Taken:
+    """Seconds, by what was waited for."""
+
+    def __init__(self) -> None:
+        self.start: list[float] = []
+        self.answer: list[float] = []
+        self.stop: list[float] = []
+
+    def row(self, name: str, base: float) -> tuple[str, ...]:
+        both = [
+            figure(percentile(values, share) * 1000) for values in (self.answer, self.stop) for share in (0.5, 0.95)
+        ]
+        return (name, figure(percentile(self.start, 0.5) * 1000), *both, f"{percentile(self.answer, 0.5) / base:.1f}x")
+
+
+async def start_once(manager: SandboxManager, runtime: str, taken: Taken) -> None:
+    began = time.perf_counter()
+    sandbox = await manager.start(SandboxSpec(), runtime)
+    started = time.perf_counter()
+    await answer(sandbox)
+    answered = time.perf_counter()
+    await sandbox.stop()
+    taken.start.append(started - began)
+    taken.answer.append(answered - began)
+    taken.stop.append(time.perf_counter() - answered)
+
+
+async def bare_once(bwrap: str) -> float:
+    """A namespace, and a Python in it that does nothing: less cannot be had."""
+    began = time.perf_counter()
+    argv = [bwrap, "--unshare-all", "--ro-bind", "/", "/", "--", sys.executable, "-I", "-S", "-c", "pass"]
+    await (await asyncio.create_subprocess_exec(*argv)).wait()
+    return time.perf_counter() - began
 
 
 async def each_runtime(manager: SandboxManager, count: int) -> None:
-    rows = [("", "start p50 ms", "p95", "to first answer p50 ms", "p95", "stop p50 ms", "p95")]
+    working: dict[str, Taken] = {}
     for probe in await manager.probes():
-        if not probe.works:
+        if probe.works:
+            working[probe.runtime] = Taken()
+        else:
             skipped(probe.runtime, probe.reason or "it does not work here")
-            continue
-        taken = await starts(manager, probe.runtime, count)
-        cells = [figure(percentile(values, share) * 1000) for values in taken.values() for share in (0.5, 0.95)]
-        rows.append((probe.runtime, *cells))
-    show_rows(f"Start, first answer, stop ({count} each, one after the other)", rows)
+    bwrap = host.find_bwrap(None)
+    bare: list[float] = []
+    for _ in range(count):
+        for runtime, taken in working.items():
+            await start_once(manager, runtime, taken)
+        if bwrap:
+            bare.append(await bare_once(bwrap))
+    base = percentile(bare, 0.5) if bare else percentile(working["local"].answer, 0.5)
+    head = ("", "start p50 ms", "to first answer p50 ms", "p95", "stop p50 ms", "p95", "against bwrap and python")
+    rows: list[tuple[str, ...]] = [head, *(taken.row(name, base) for name, taken in working.items())]
+    if bare:
+        alone = (figure(percentile(bare, 0.5) * 1000), figure(percentile(bare, 0.95) * 1000))
+        rows.append(("bwrap and python, nothing else", "", *alone, "", "", "1.0x"))
+    show_rows(f"Start, first answer, stop ({count} each, in turn)", rows)
 
 
 async def many(manager: SandboxManager, count: int, at_once: int) -> None:
