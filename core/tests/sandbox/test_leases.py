@@ -97,6 +97,19 @@ def test_a_child_that_inherits_it_holds_it_after_its_parent(tmp_path) -> None:
     assert leases.sweep(tmp_path) == 1
 
 
+def test_the_address_of_the_dead_is_reclaimed_and_nothing_else(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(leases, "DYING_WITHIN", 0.05)
+    process, (address,) = take_elsewhere(tmp_path, 1)
+    assert not leases.reclaim(tmp_path, address)
+    process.kill()
+    process.communicate()
+    assert leases.reclaim(tmp_path, address)
+    assert not leases.reclaim(tmp_path, address)
+    (tmp_path / "precious").write_text("")
+    assert not leases.reclaim(tmp_path / "leases", "../precious")
+    assert (tmp_path / "precious").exists()
+
+
 def test_a_folder_that_cannot_be_used_says_so(tmp_path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SandboxFault, match="cannot lease"):

@@ -135,6 +135,10 @@ def test_an_event_loop_that_ends_during_a_start(delay: float, tmp_path) -> None:
         for runtime in (Bubblewrap(), Local(SandboxSettings(scratch=str(tmp_path)))):
             tasks.append(asyncio.create_task(runtime.start(SandboxSpec())))
         await asyncio.sleep(delay)
+        up: set[asyncio.Task[Sandbox]] = set()  # whoever was quicker has a sandbox, and has to stop it
+        while new := {task for task in tasks if task.done()} - up:
+            up |= new
+            await asyncio.gather(*(task.result().stop() for task in new))
 
     tasks: list[asyncio.Task[Sandbox]] = []
     asyncio.run(main())

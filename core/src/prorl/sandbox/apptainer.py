@@ -160,8 +160,9 @@ class Apptainer:
         }
 
     def _sweep(self) -> int:
-        ended = journal.sweep(self._state, self.name, lambda entry: end_left(entry, self._groups))
-        return ended + leases.sweep(Path(self._settings.addresses))
+        addresses = Path(self._settings.addresses)
+        ended = journal.sweep(self._state, self.name, lambda entry: end_left(entry, self._groups, addresses))
+        return ended + leases.sweep(addresses)
 
 
 def _home(spec: SandboxSpec) -> str:

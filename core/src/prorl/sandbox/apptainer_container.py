@@ -117,7 +117,7 @@ class Container:
         self._book.end(self.id)
 
 
-def end_left(entry: journal.Begun, groups: limits.ControlGroups) -> int:
+def end_left(entry: journal.Begun, groups: limits.ControlGroups, addresses: Path) -> int:
     """End one container of a server that is no more; returns how many things were ended."""
     ended = 0
     folder = Path(entry.folder) if entry.folder else None
@@ -127,6 +127,8 @@ def end_left(entry: journal.Begun, groups: limits.ControlGroups) -> int:
         elif folder:
             ended += _end_unrecorded(folder)
         limits.remove(groups.find(entry.id))
+        if entry.address:
+            ended += leases.reclaim(addresses, entry.address)
     # The journal is a file: it may name what it likes, and we remove only what we make.
     if folder and folder.name.startswith(PREFIX) and folder.is_dir() and not folder.is_symlink():
         remove_tree(folder)

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import secrets
+import time
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from prorl.api.errors import SandboxFault
 FIRST = int(IPv4Address("127.0.1.0"))
 LAST = int(IPv4Address("127.255.255.254"))  # connecting to 127.255.255.255, the broadcast address, fails
 TRIES = 1000
+DYING_WITHIN = 2.0
 OTHERS = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR)  # another user's file, or what is no lease at all
 
 
@@ -53,6 +55,24 @@ def take(folder: Path) -> Lease:
             return lease
     message = f"no loopback address is free after {TRIES} tries: may this user make files in {folder} (mode 1777)?"
     raise SandboxFault(message, code="no_address")
+
+
+def reclaim(folder: Path, address: str) -> bool:
+    """Remove the file of an address whose holder is dying: its last threads have the lock for a moment longer."""
+    deadline = time.monotonic() + DYING_WITHIN
+    try:
+        path = folder / str(IPv4Address(address))
+    except ValueError:
+        return False
+    while path.exists():
+        lease = _try(path, address)
+        if lease:
+            lease.release()
+            return True
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.005)
+    return False
 
 
 def sweep(folder: Path) -> int:
