@@ -145,3 +145,9 @@ def test_bodies_without_a_length_are_limited_too(client):
 
     answer = client.post("/process", content=chunks(), headers=JSON)
     assert answer.status_code == 413
+
+
+def test_known_domains_are_listed_with_plain_names_first_and_the_nearest_is_named(client):
+    detail = client.post("/process", json={"domain": "ehco", "instance": {}}).json()["detail"]
+    assert "did you mean 'echo'?" in detail
+    assert detail.endswith("known: echo, echo/*; not loaded (see `prorl plugins`): lost (prorl-lost 1.0)")

@@ -36,7 +36,7 @@ class ServerUnreachable(ClientError):  # noqa: N818 - says what happened, like S
 
     def __init__(self, url: str, cause: str, *, tried_s: float) -> None:
         tried = f" (tried for {tried_s:.0f} s)" if tried_s else ""
-        super().__init__(f"no rollout server answers at {url}{tried}: {cause}; is it running?")
+        super().__init__(f"no rollout server answers at {url}{tried}: {cause.rstrip('.')}; is it running?")
         self.url = url
         self.cause = cause
 

@@ -51,5 +51,9 @@ def solve(row: dict[str, Any], turn: int) -> str | None:
 
 def record() -> DemoRecord:
     return DemoRecord(
-        name="math", domain="math", rows=ROWS, script=solve, summary="four problems, solved with IPython (one wrongly)"
+        name="math",
+        domain="math",
+        rows=ROWS,
+        script=solve,
+        summary="four problems, solved with IPython; the last answer is wrong on purpose",
     )
