@@ -318,7 +318,7 @@ async def test_neither_fuse_nor_unsquashfs(make, sif, monkeypatch) -> None:
     runtime = make()
     probe = await runtime.probe()
     assert probe.works
-    assert probe.capabilities["folder"]
+    assert probe.capabilities["image"]
     assert not probe.capabilities["sif"]
     assert "unsquashfs" in probe.why_not["sif"]
     with pytest.raises(SandboxFault, match="install squashfs-tools") as caught:

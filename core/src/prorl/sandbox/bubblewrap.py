@@ -287,7 +287,7 @@ class Bubblewrap:
                 "network": True,
                 "no_network": True,
                 "fakeroot": not self._root,
-                **{name: name not in why_not for name in ("folder", "image_writes", "sif", "sif_mount")},
+                **{name: name not in why_not for name in ("image", "image_writes", "sif", "sif_mount")},
                 "bash": bash.outcome == "ok",
                 "ipython": cell.outcome == "ok",
                 "memory_mb": True,
