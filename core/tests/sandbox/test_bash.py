@@ -83,8 +83,8 @@ NASTY = {
     "a pager that waits": Case("seq 9 > $TMPDIR/m; more +5 $TMPDIR/m", outcome="timeout", exit_code=None, timeout=0.3),
     "manual": Case("man ls 2>&1; echo END", contains="END\n"),
     "git's own pager": Case(
-        "git init -q $TMPDIR/g 2>/dev/null && cd $TMPDIR/g && git -c user.name=a -c user.email=b commit -q --allow-empty "
-        "-m one && git log --format=%s; cd /; echo ok",
+        "git init -q $TMPDIR/g 2>/dev/null && cd $TMPDIR/g && git -c user.name=a -c user.email=b commit -q "
+        "--allow-empty -m one && git log --format=%s; cd /; echo ok",
         contains="ok\n",
     ),
     "trap on INT": Case("trap 'echo mine' INT; echo set", output="set\n"),

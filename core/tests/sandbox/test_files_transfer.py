@@ -111,7 +111,11 @@ async def test_what_does_not_go_in(sandbox, bash, tmp_path) -> None:
     with pytest.raises(SandboxFault, match="more than 50 bytes"):
         await sandbox.upload(tmp_path / "f", "f", max_bytes=50)
     await bash("mkdir taken; ln -s /usr link; mkfifo pipe")
-    for remote, message in (("taken", "directory"), ("pipe", "regular file|No such device"), ("/proc/x/y", "No such|outside")):
+    for remote, message in {
+        "taken": "directory",
+        "pipe": "regular file|No such device",
+        "/proc/x/y": "No such|outside",
+    }.items():
         with pytest.raises(SandboxFault, match=message):
             await sandbox.upload(tmp_path / "f", remote)
     assert (await bash("echo on")).output == "on\n"

@@ -22,7 +22,7 @@ from prorl.sandbox.channel import Channel, Hello, Token
 from prorl.sandbox.inside import frames
 
 BOOT = Path(inside.__file__).parent / "boot.sh"
-TOOLS = "bash base64 cat cmp cp dd dirname env grep head kill ls mkdir mkfifo printf ps rm seq setsid sh sleep stat tail tee tr true wc"
+TOOLS = "bash base64 cat dd dirname env head ls mkdir rm seq setsid sh sleep tail tr true wc"
 
 
 class Served:
@@ -53,7 +53,7 @@ async def boot(image, tmp_path) -> AsyncIterator[Any]:
             ours.setblocking(False)
             token = Token()
             token_fd = token.pipe()
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # noqa: ASYNC220
                 ["/bin/sh", str(BOOT), str(theirs.fileno()), str(token_fd)],
                 pass_fds=[theirs.fileno(), token_fd],
                 env={"PATH": str(image)},

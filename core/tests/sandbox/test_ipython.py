@@ -192,8 +192,8 @@ async def test_a_timeout_that_comes_before_the_interpreter_is_up(ipython) -> Non
 
 
 PNG = (
-    "import base64\npng = base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVO"
-    "RK5CYII=')\nfrom IPython.display import display, Image, SVG, HTML, clear_output\n"
+    "import base64\npng = base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUB"
+    "AScY42YAAAAASUVORK5CYII=')\nfrom IPython.display import display, Image, SVG, HTML, clear_output\n"
 )
 
 

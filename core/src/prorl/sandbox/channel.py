@@ -38,8 +38,8 @@ class Hello(msgspec.Struct, kw_only=True):
 class Token:
     """A secret of one sandbox: the host shows the server one half, and the server answers with the other.
 
-    Both are handed to the server through a pipe, so that neither its command line nor its environment holds them. Needed
-    where the connection itself could be anybody's; who holds one end of a socket pair is known by that.
+    Both are handed to the server through a pipe, so that neither its command line nor its environment holds them. It is
+    for connections that could be anybody's; who holds one end of a socket pair is known by that.
     """
 
     def __init__(self) -> None:

@@ -30,7 +30,8 @@ from prorl.sandbox.served import ServedSandbox, connect, start_or_undo
 from prorl.sandbox.settings import SandboxSettings
 
 PACKAGES = Path(frames.__file__).parent.parent
-BOOT = f"import sys; sys.path.insert(0, {str(PACKAGES)!r}); from inside.server import main; main(*map(int, sys.argv[1:]))"
+IMPORT = f"import sys; sys.path.insert(0, {str(PACKAGES)!r}); from inside.server import main"
+BOOT = f"{IMPORT}; main(*map(int, sys.argv[1:]))"
 PREFIX = "prorl-local-"
 OWNER = "owner.json"
 MARK = "PRORL_SANDBOX"

@@ -20,17 +20,18 @@ async def upload(act: Act, local: Path, remote: str, *, timeout: float, max_byte
 
 
 async def download(act: Act, remote: str, local: Path, *, timeout: float, max_bytes: int) -> None:
-    unpacker = Unpacker(os.path.realpath(local), max_bytes)
+    unpacker = Unpacker(await asyncio.to_thread(os.path.realpath, local), max_bytes)
 
     async def take(data: bytes) -> None:
         await asyncio.to_thread(unpacker.feed, data)
 
     try:
         await _transfer(act, "pack", remote, timeout=timeout, max_bytes=max_bytes, on_output=take)
+        unpacker.check_end()
+    except ArchiveError as error:
+        raise SandboxFault(f"download of {remote} refused: {error}", code="transfer_refused") from error
     finally:
         unpacker.close()
-    if not unpacker.ended:
-        raise SandboxFault(f"download of {remote}: the archive ends in the middle", code="transfer_refused")
 
 
 async def _transfer(act: Act, direction: str, remote: str, *, timeout: float, max_bytes: int, **more: object) -> None:

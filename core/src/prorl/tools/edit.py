@@ -45,9 +45,9 @@ class StrReplaceEditor(StructTool[EditArguments]):
     }
     needs_sandbox = True
     description = (
-        "View, create and edit text files. view shows a file with line numbers, or a directory two levels deep. create "
-        "makes a new file. str_replace replaces a text that occurs exactly once, white space included. insert puts text "
-        "after a line. undo_edit takes the last edit of a file back. Long output is cut."
+        "View, create and edit text files. view shows a file with line numbers, or a directory two levels deep. "
+        "create makes a new file. str_replace replaces a text that occurs exactly once, white space included. "
+        "insert puts text after a line. undo_edit takes the last edit of a file back. Long output is cut."
     )
     arguments = EditArguments
 

@@ -13,6 +13,10 @@ from prorl.tools.base import StructTool, capped, sandbox_of
 
 QUIET_S = 10.0  # how long a command may print nothing before the model is asked whether to wait
 KEYS = ("C-c", "C-d", "C-z")
+STILL_RUNNING = (
+    "[The command is still running (exit code -1). With is_input=true: an empty command waits, text is its input, "
+    "C-c interrupts it.]"
+)
 RESERVE = 500  # of the context's characters, for what is said after the output
 Timeout = Annotated[float | None, Meta(description="Seconds after which it is ended, with all it started. Optional.")]
 
@@ -61,8 +65,7 @@ class ExecuteBash(StructTool[BashArguments]):
             footer.append(f"[Current working directory: {cwd}]")
         code = result.data.get("exit_code")
         if result.data.get("running"):
-            footer.append("[The command is still running (exit code -1). With is_input=true: an empty command waits, text "
-                          "is its input, C-c interrupts it.]")  # fmt: skip
+            footer.append(STILL_RUNNING)
         elif result.outcome == "ok" and isinstance(code, int):
             footer.append(f"[Command finished with exit code {code}]")
         return observation(result, timeout, "command", footer, failed=result.outcome != "ok")

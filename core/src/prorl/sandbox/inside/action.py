@@ -35,6 +35,7 @@ class Action:
         request: int,
         arguments: dict[str, Any],
         timeout: float,
+        *,
         on_output: Callable[[int, bytes], None] | None,
         on_end: Callable[[int, dict[str, Any]], None],
         spill: Spill | None = None,

@@ -1,13 +1,14 @@
 """Folders as one stream of bytes: the plain part of the tar format, written and read on both ends.
 
-Neither end trusts the other. The reader takes directories, regular files and links that cannot lead out, and refuses all
-else: absolute paths, ``..``, devices, pipes, sockets, hard links, sparse files, extended headers. Whatever a header says
-is checked before anything is allocated, and writing goes through descriptors that follow no link, so that a link of
-somebody else's already there is refused as well. Owners, times and special mode bits do not travel.
+Neither end trusts the other. The reader takes directories, regular files and links that cannot lead out, and refuses
+all else: absolute paths, ``..``, devices, pipes, sockets, hard links, sparse files, extended headers. Whatever a header
+says is checked before anything is allocated, and writing goes through descriptors that follow no link, so that a link
+of somebody else's already there is refused as well. Owners, times and special mode bits do not travel.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ def pack(root: str, max_bytes: int) -> Iterator[bytes]:
         if stat.S_ISDIR(found.st_mode):
             yield from _header(name, DIRECTORY, found.st_mode, 0)
         elif stat.S_ISLNK(found.st_mode):
-            target = os.readlink(path)
+            target = os.readlink(path)  # noqa: PTH115
             check_link(name, target)
             yield from _header(name, LINK, 0o777, 0, target)
         elif stat.S_ISREG(found.st_mode):
@@ -166,6 +167,10 @@ class Unpacker:
                 self._buffer.clear()
                 self._begin(block)
 
+    def check_end(self) -> None:
+        if not self.ended:
+            raise ArchiveError("the archive ends in the middle")
+
     def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
@@ -241,14 +246,12 @@ class Unpacker:
 
     def _folder(self, parts: list[str]) -> int:
         """A descriptor of the folder, made as far as it is missing."""
-        os.makedirs(self._root, exist_ok=True)
+        os.makedirs(self._root, exist_ok=True)  # noqa: PTH103
         fd = os.open(self._root, FOLDER)
         for part in parts:
             try:
-                try:
+                with contextlib.suppress(FileExistsError):
                     os.mkdir(part, 0o755, dir_fd=fd)
-                except FileExistsError:
-                    pass
                 following = os.open(part, FOLDER, dir_fd=fd)
             finally:
                 os.close(fd)
@@ -257,7 +260,7 @@ class Unpacker:
 
     def _open(self, parts: list[str], mode: int) -> int:
         if not parts:  # the one file that is the whole archive
-            os.makedirs(os.path.dirname(self._root) or ".", exist_ok=True)
+            os.makedirs(os.path.dirname(self._root) or ".", exist_ok=True)  # noqa: PTH103, PTH120
             fd = os.open(self._root, NEW_FILE, 0o600)
         else:
             folder = self._folder(parts[:-1])

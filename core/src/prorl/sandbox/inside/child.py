@@ -8,7 +8,6 @@ import os
 import signal
 import termios
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
 
 from .confine import limit_cpu
 
@@ -38,48 +37,42 @@ def spawn(
         os.close(failing)
         raise
     if pid == 0:
-        _become(argv, env, fds, directory, cpu_s, controlling_terminal, failing)
+        try:
+            failing = fcntl.fcntl(failing, fcntl.F_DUPFD_CLOEXEC, COMMAND_FD + 1)
+            _prepare({**fds, failing: failing}, controlling_terminal)
+            os.chdir(directory)
+            limit_cpu(cpu_s)
+            os.execve(argv[0], list(argv), dict(env))  # noqa: S606
+        except BaseException as error:
+            os.write(failing, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
+        finally:
+            os._exit(127)
     os.close(failing)
     with open(failed, "rb") as stream:  # noqa: PTH123
-        error = stream.read(4096)  # nothing, as soon as the program runs
-    if error:
+        problem = stream.read(4096)  # nothing, as soon as the program runs
+    if problem:
         os.waitpid(pid, 0)
-        raise OSError(f"cannot start {argv[0]}: {error.decode('utf-8', 'replace')}")
+        raise OSError(f"cannot start {argv[0]}: {problem.decode('utf-8', 'replace')}")
     return pid
 
 
-def _become(
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    fds: Mapping[int, int],
-    directory: str,
-    cpu_s: int | None,
-    controlling_terminal: bool,
-    failing: int,
-) -> NoReturn:
-    try:
-        os.setsid()
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        signal.set_wakeup_fd(-1)
-        # Ours first out of the way of the targets, so that no dup2 closes a source that is still to come.
-        failing = fcntl.fcntl(failing, fcntl.F_DUPFD_CLOEXEC, COMMAND_FD + 1)
-        safe = {target: fcntl.fcntl(source, fcntl.F_DUPFD, COMMAND_FD + 1) for target, source in fds.items()}
-        for target, source in safe.items():
-            os.dup2(source, target, inheritable=True)
-        for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
-            if fd not in fds and fd != failing:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
-        if controlling_terminal:
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        os.chdir(directory)
-        limit_cpu(cpu_s)
-        os.execve(argv[0], list(argv), dict(env))  # noqa: S606
-    except BaseException as error:
-        os.write(failing, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
-    finally:
-        os._exit(127)
+def _prepare(fds: Mapping[int, int], controlling_terminal: bool) -> None:
+    """A session of its own, default signals, and no descriptors but these."""
+    os.setsid()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    # Ours first out of the way of the targets, so that no dup2 closes a source that is still to come.
+    others = [(target, source) for target, source in fds.items() if target != source]
+    moved = {target: fcntl.fcntl(source, fcntl.F_DUPFD, COMMAND_FD + 1) for target, source in others}
+    for target, source in moved.items():
+        os.dup2(source, target, inheritable=True)
+    for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
+        if fd not in fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+    if controlling_terminal:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def describe_exit(status: int) -> str:

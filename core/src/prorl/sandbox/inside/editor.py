@@ -189,9 +189,9 @@ def _numbered(head: str, lines: list[str], first: int, last: int) -> str:
         if room < 0:
             if number == first:
                 shown.append(line[: MAX_CHARS // 2] + " [... the line goes on ...]")
-                number += 1
-            if number <= last:
-                shown.append(f"[Lines {number} to {last} are not shown: view them with view_range.]")
+            rest = number + (number == first)
+            if rest <= last:
+                shown.append(f"[Lines {rest} to {last} are not shown: view them with view_range.]")
             break
         shown.append(line)
     return "\n".join(shown)

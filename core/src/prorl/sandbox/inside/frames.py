@@ -1,7 +1,7 @@
 """The frames both ends speak: ``u32 length, u8 type, u32 request, payload``, all big-endian.
 
 The length is that of the payload and is checked against the cap before anything is allocated. Control payloads are
-JSON objects, ``OUTPUT`` and ``INPUT`` are raw bytes. Per action: one ``START``, any number of ``OUTPUT``, exactly one ``END``.
+JSON objects, ``OUTPUT`` and ``INPUT`` are raw bytes. Per action: one ``START``, any number of ``OUTPUT``, one ``END``.
 """
 
 from __future__ import annotations

@@ -179,7 +179,12 @@ class Server:
             self._set_up(settings)
         except (OSError, BadArgumentsError) as error:
             raise ProtocolError(f"cannot set up the sandbox: {error}") from error
-        who = {"protocol": PROTOCOL, "python": sys.version.split()[0], "uid": os.getuid(), "token": self._token[TOKEN_HALF:]}
+        who = {
+            "protocol": PROTOCOL,
+            "python": sys.version.split()[0],
+            "uid": os.getuid(),
+            "token": self._token[TOKEN_HALF:],
+        }
         self._send(pack_json(HELLO, 0, who))
 
     def _set_up(self, settings: dict[str, Any]) -> None:
@@ -250,7 +255,14 @@ class Server:
             raise BadArgumentsError("'timeout' must be a number of seconds")
         arguments = argument(message, "arguments", dict)
         on_output = self._stream if message.get("stream") else None
-        return Action(request, arguments, min(float(timeout), MAX_TIMEOUT), on_output, self._end, self._spill)
+        return Action(
+            request,
+            arguments,
+            min(float(timeout), MAX_TIMEOUT),
+            on_output=on_output,
+            on_end=self._end,
+            spill=self._spill,
+        )
 
     def _stream(self, request: int, data: bytes) -> None:
         self._send(pack(OUTPUT, request, data))
@@ -283,7 +295,7 @@ def main(fd: int, token_fd: int = -1) -> None:
         signal.signal(number, signal.SIG_IGN)
     token = ""
     if token_fd >= 0:
-        with open(token_fd, "rb") as pipe:  # noqa: PTH123
+        with open(token_fd, "rb") as pipe:
             token = pipe.read(2 * TOKEN_HALF).decode("ascii", "replace")
         if len(token) < 2 * TOKEN_HALF:
             return

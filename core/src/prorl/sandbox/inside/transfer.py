@@ -118,7 +118,10 @@ class Transfer:
             os.close(self._stdin)
             self._stdin = -1
 
-    def _on_output(self) -> bool:
+    def _on_output(self) -> None:
+        self._read_output()
+
+    def _read_output(self) -> bool:
         try:
             data = os.read(self._stdout, 65536)
         except BlockingIOError:
@@ -131,7 +134,7 @@ class Transfer:
 
     def _on_exit(self, status: int) -> None:
         self.pid = 0
-        while self._on_output():
+        while self._read_output():
             pass
         message = b""
         with contextlib.suppress(OSError):
@@ -171,8 +174,7 @@ def main(direction: str, path: str, max_bytes: str) -> None:
             if not data:
                 break
             unpacker.feed(data)
-        if not unpacker.ended:
-            raise ArchiveError("the archive ends in the middle")
+        unpacker.check_end()
     except (ArchiveError, OSError) as error:
         sys.stderr.write(str(error))
         sys.exit(1)

@@ -5,8 +5,8 @@ and 2, which the action server reads; `python -u` keeps what a subprocess prints
 Cells and their ends travel as frames. The agent's code shares the worker, so the server believes nothing of what comes
 back but its form.
 
-jupyter_client would bring nothing here: a kernel of it takes 1 s to start, 51 MiB and 8 ms a cell (0.7 ms this way), and
-its interrupts, restarts and rich results are these.
+jupyter_client would bring nothing here: a kernel of it takes 1 s to start, 51 MiB and 8 ms a cell (0.7 ms this way),
+and its interrupts, restarts and rich results are these.
 """
 
 from __future__ import annotations

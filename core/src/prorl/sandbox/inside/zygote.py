@@ -1,6 +1,6 @@
 """The server's handle on the process that has imported IPython and forks a worker whenever one is wanted.
 
-Importing costs 0.3 s and 40 MiB; a fork of the result costs milliseconds and what it changes. So it is begun early where
+Importing costs 0.1 to 0.3 s and 20 MiB; a fork of the result costs 7 ms and what it changes. So it is begun early where
 cells are to be expected, and never where they are not. The worker is handed to us (we are its subreaper), so that its
 end and its exit status are ours to see.
 """
