@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -81,3 +82,24 @@ def test_python_blocks_compile_and_links_lead_somewhere(page: Path) -> None:
             compile(block["code"], f"{page.name}:{block['title']}", "exec")
     for target in LINK.findall(text):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+OURS = (
+    "user namespaces are off here",
+    "there is no other user than root inside, so chown, apt and su fail",
+    "needs subordinate ids in /etc/subuid and /etc/subgid",
+    "is closed to ordinary users",
+    "images are unpacked instead",
+    "has no entry in the user database",
+    "cannot set up a container",
+    "no writable memory control group",
+)
+
+
+@pytest.mark.parametrize("words", OURS)
+def test_the_cluster_page_quotes_what_the_probes_say(words: str) -> None:
+    page = " ".join((CORE / "docs" / "shared-cluster.md").read_text().split())
+    assert words in page
+    sandbox = Path(importlib.import_module("prorl.sandbox").__path__[0])
+    said = "".join(file.read_text() for file in sandbox.rglob("*.py"))
+    assert words in re.sub(r'"\s+f?"', "", said)
