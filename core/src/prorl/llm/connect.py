@@ -31,6 +31,7 @@ class Connector:
         """Find the dialect of ``spec.url`` and describe the engine. Raises as ``BackendPool.add`` says."""
         if spec.dialect is not None and spec.dialect not in self._dialects:
             raise ConfigError(f"unknown dialect {spec.dialect!r}; known: {', '.join(sorted(self._dialects)) or 'none'}")
+        _check_url(spec.url)
         client = open_client(self._settings, tls=spec.url.startswith("https:"))
         try:
             record = self._dialects[spec.dialect] if spec.dialect else await self._detect(client, spec.url)
@@ -67,3 +68,14 @@ class Connector:
             f"{url} answers but speaks none of: {', '.join(sorted(self._dialects)) or 'no dialect is installed'}; "
             "give the root of an LLM server (without /v1), or name its dialect"
         )
+
+
+def _check_url(text: str) -> None:
+    """Raises ``ConfigError``: httpx would only find out, in errors of many kinds, when the first call is made."""
+    try:
+        url = httpx.URL(text)
+        root = bool(url.host) and not url.query and not url.fragment
+    except (httpx.InvalidURL, ValueError) as error:  # idna's errors are ValueErrors
+        raise ConfigError(f"{text!r} is no URL: {error}; give the server's root, like http://host:8000") from None
+    if not root:
+        raise ConfigError(f"{text!r} is no server's root: give http://host:port, without ? and #")

@@ -21,6 +21,7 @@ import msgspec
 
 from prorl.api.records import HandlerRecord
 from prorl.client import BlockingClient
+from prorl.pipeline.tables import overlay
 from prorl.plugins import Registry, discover
 from prorl.server.serve import RunningServer
 from prorl.server.settings import parse_settings
@@ -35,7 +36,7 @@ class Lab:
     """``policy``: the replies in order (the same for every rollout), or a function of the request.
 
     ``handlers`` are added to what is installed, for a handler that no entry point names yet. ``settings`` is a
-    document like prorl.toml.
+    document like prorl.toml; the port is a free one unless it says otherwise.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Lab:
         settings: dict[str, Any] | None = None,
     ) -> None:
         self.engine = ScriptedEngine(policy if callable(policy) else _in_order(policy))
-        self._settings = parse_settings({"server": {"port": 0}, **(settings or {})})
+        self._settings = parse_settings(overlay({"server": {"port": 0}}, settings or {}))
         self._handlers = handlers
         self._stack = ExitStack()
 
