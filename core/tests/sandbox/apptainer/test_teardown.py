@@ -211,14 +211,27 @@ asyncio.run(main())
 """
 
 
-async def kill_a_host(settings: SandboxSettings, image: str, number: int, *, freeze: bool) -> list[tree.Process]:
-    """SIGKILL a process that runs two containers; ``freeze`` them before, so that they cannot end by themselves."""
+@pytest.fixture
+def kill_a_host(running, until):
+    """SIGKILL a process that runs two containers, each with daemons, and say what was below it."""
+
+    async def kill(settings: SandboxSettings, image: str, number: int, *, freeze: bool) -> list[tree.Process]:
+        return await _kill_a_host(
+            settings, image, number, freeze, lambda: until(lambda: running(f"sleep {number}") >= 8)
+        )
+
+    return kill
+
+
+async def _kill_a_host(settings, image: str, number: int, freeze: bool, up) -> list[tree.Process]:
+    """``freeze`` them before, so that they cannot end by themselves."""
     given = msgspec.json.encode(settings).decode()
     host = await asyncio.create_subprocess_exec(
         sys.executable, "-c", HOST, given, image, leave_daemons(number), stdout=asyncio.subprocess.PIPE
     )
     assert host.stdout is not None
     assert await host.stdout.readline() == b"ready\n"
+    await up()
     below = tree.descendants(host.pid)
     if freeze:
         for process in below:
@@ -228,7 +241,7 @@ async def kill_a_host(settings: SandboxSettings, image: str, number: int, *, fre
     return below
 
 
-async def test_a_killed_hosts_containers_are_swept(apptainer, settings, image, left, running) -> None:
+async def test_a_killed_hosts_containers_are_swept(apptainer, settings, image, left, running, kill_a_host) -> None:
     alive = await apptainer.start(SandboxSpec(image=image))
     bystander = await asyncio.create_subprocess_exec("setsid", "sleep", "100")
     number = marker()
@@ -247,7 +260,9 @@ async def test_a_killed_hosts_containers_are_swept(apptainer, settings, image, l
     await bystander.wait()
 
 
-async def test_a_killed_hosts_containers_end_by_themselves(apptainer, settings, image, left, running, until) -> None:
+async def test_a_killed_hosts_containers_end_by_themselves(
+    apptainer, settings, image, left, running, until, kill_a_host
+) -> None:
     """Their connection ends. Only files are left, and are swept."""
     number = marker()
     below = await kill_a_host(settings, image, number, freeze=False)
