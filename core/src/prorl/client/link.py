@@ -108,7 +108,7 @@ class Link:
 
     def refusal(self, status: int, content: bytes, headers: Mapping[str, str]) -> ServiceError | NotARolloutServer:
         """The server's problem details. What a proxy in between says is made into the same."""
-        said = " ".join(_TAG.sub(b" ", content[:2000]).decode("utf-8", "replace").split())[:120]
+        said = " ".join(_TAG.sub(b" ", content[:2000]).decode("utf-8", "replace").split())[:80]
         try:
             problem = msgspec.json.decode(content, type=Problem)
         except msgspec.DecodeError:

@@ -109,6 +109,7 @@ def command(
     run = template.job_id or ""
     if "." in run:
         raise ConfigError(f"--run-id {run!r} must not contain a dot: it separates the parts of a job id")
+    client = RolloutClient(server, concurrency=concurrency, give_up_s=give_up_s)
     rows = read_rows(file, domain=domain, limit=limit)
     summary = Summary()
     with ResultFile(out_path) as results:
@@ -135,7 +136,6 @@ def command(
         if total:
             jobs = requests(rows, template, run=run, samples=samples, done=done)
             workers = min(concurrency, total)
-            client = RolloutClient(server, concurrency=workers, give_up_s=give_up_s)
             try:
                 asyncio.run(run_jobs(client, jobs, results, summary, console, total=total, workers=workers))
             except (KeyboardInterrupt, asyncio.CancelledError) as stopped:

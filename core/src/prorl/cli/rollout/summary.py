@@ -107,7 +107,7 @@ class Summary:
         if self.refused:
             console.print("\n[bold]refused by the server[/]")
         for reason, lines in sorted(self.refused.items(), key=lambda each: -len(each[1]))[:_REASONS_SHOWN]:
-            console.print(f"  {lines_in_words(lines)}: {escape(reason)}")
+            console.print(f"  {lines_in_words(sorted(lines))}: {escape(reason)}")
 
     def _show_sums(self, console: Console) -> None:
         mean = "-" if self.mean_reward is None else f"{self.mean_reward:.4f}"
