@@ -246,7 +246,7 @@ async def test_a_killed_hosts_containers_are_swept(apptainer, settings, image, l
     bystander = await asyncio.create_subprocess_exec("setsid", "sleep", "100")
     number = marker()
     below = await kill_a_host(settings, image, number, freeze=True)
-    assert running(f"sleep {number}") >= 8
+    assert running(f"sleep {number}") > 0
     later = Apptainer(settings)
     assert await later.sweep() >= 2
     assert running(f"sleep {number}") == 0
