@@ -60,6 +60,21 @@ async def test_a_sandbox_starts_only_for_a_tool_that_needs_it(play):
     assert wanting.job.config["tools"] == ["run"]
 
 
+async def test_tools_have_the_sandbox_made_ready_early(play):
+    asked = []
+
+    class Sandbox:
+        async def act(self, action, arguments, *, timeout):
+            asked.append((action, arguments))
+
+    class Slow:
+        name, aliases, needs_sandbox, early = "slow", (), True, ("warm",)
+
+    rollout = play(settings=AgentSettings(tools=("slow", "finish")), sandbox=Sandbox(), tools=[Slow()])
+    await rollout.init()
+    assert asked == [("warm", {})]
+
+
 async def test_prepare_sees_the_sandbox_and_fills_the_metadata(play):
     class Prepared(play.Sums):
         async def prepare(self, job, sandbox):

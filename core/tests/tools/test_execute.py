@@ -114,6 +114,13 @@ async def test_ipython_shows_values_and_keeps_state(context) -> None:
     assert seen.data["raised"] == "ZeroDivisionError"
 
 
+async def test_what_makes_ipython_fast_is_an_action_that_there_is(context) -> None:
+    assert ipython.early == ("warm",)
+    assert bash.early == ()
+    for action in ipython.early:
+        assert (await context.sandbox.act(action, {}, timeout=60)).outcome == "ok"
+
+
 @pytest.mark.parametrize(("tool", "arguments"), [(bash, {"command": "true"}), (ipython, {"code": "1"})])
 async def test_no_sandbox_and_lost_sandbox_are_faults(context, nowhere, tool, arguments) -> None:
     assert tool.needs_sandbox

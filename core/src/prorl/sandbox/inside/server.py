@@ -78,6 +78,7 @@ class Server:
         self._unsent = bytearray()
         self._paused = False
         self._deaf = False
+        self._gave_up = False
         self._actions: dict[int, tuple[Action, Lane | None]] = {}
         self._lanes: dict[str, Lane] = {}
         self._instant: dict[str, Callable[[Action], None]] = {}  # what takes no time, one after another
@@ -123,9 +124,12 @@ class Server:
                 self._take(frame)
         except ProtocolError as error:
             self._send(pack_json(FAULT, 0, {"message": str(error)}))
+            self._gave_up = True
             self._loop.stop()
 
     def _send(self, frame: bytes) -> None:
+        if self._gave_up:  # what still ends in this turn of the loop: the fault was the last frame
+            return
         self._unsent += frame
         self._flush()
 
