@@ -214,13 +214,16 @@ asyncio.run(main())
 @pytest.fixture
 def kill_a_host(running, until):
     """SIGKILL a process that runs two containers, each with daemons, and say what was below it."""
+    left_behind: list[tree.Process] = []
 
     async def kill(settings: SandboxSettings, image: str, number: int, *, freeze: bool) -> list[tree.Process]:
-        return await _kill_a_host(
-            settings, image, number, freeze, lambda: until(lambda: running(f"sleep {number}") >= 8)
-        )
+        up = lambda: until(lambda: running(f"sleep {number}") >= 8)  # noqa: E731
+        left_behind.extend(await _kill_a_host(settings, image, number, freeze, up))
+        return left_behind
 
-    return kill
+    yield kill
+    for process in left_behind:  # of a test that failed
+        sessions.kill(sessions.Witness(process.pid, process.started))
 
 
 async def _kill_a_host(settings, image: str, number: int, freeze: bool, up) -> list[tree.Process]:
