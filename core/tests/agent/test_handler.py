@@ -18,6 +18,7 @@ async def test_twenty_lines_make_a_domain(play):
         "tool_calls": 0,
         "tool_errors": 0,
         "bad_calls": 0,
+        "tool_crashes": 0,
         "reminders": 0,
         "own": 1,
     }

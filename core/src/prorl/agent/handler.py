@@ -31,7 +31,7 @@ from prorl.api.sandbox import Sandbox
 from prorl.api.tools import Tool
 
 EARLY_TIMEOUT = 10.0
-COUNTED = ("ended", "turns", "tool_calls", "tool_errors", "bad_calls", "reminders")
+COUNTED = ("ended", "turns", "tool_calls", "tool_errors", "bad_calls", "tool_crashes", "reminders")
 
 
 class ToolAgentHandler(AgentHandler):

@@ -15,17 +15,20 @@ can act on, and counted. What the machine does wrong is a fault and leaves the l
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 from prorl.agent.settings import AgentSettings
-from prorl.api.errors import ContextOverflow, ModelFault, TaskFault, boundary
+from prorl.api.errors import ContextOverflow, Fault, ModelFault, TaskFault
 from prorl.api.job import JobServices
 from prorl.api.llm import Message, Reply
 from prorl.api.sandbox import Sandbox
 from prorl.api.tools import Observation, Tool, ToolContext
 from prorl.wire.trajectory import ToolCall
+
+log = logging.getLogger("prorl.agent")
 
 Ended = Literal["finish", "answer", "max_turns", "context", "length", "timeout", "cancelled", "fault"]
 
@@ -37,8 +40,8 @@ class RunOutput(TypedDict):
     """What a run leaves in ``job.run_output``; kept up to date turn by turn, so a run that fails leaves its work.
 
     ``answer`` is the finish tool's answer, else the last reply's text; ``reply`` is the last reply's text in either
-    case (after any thinking, without its calls). ``tool_errors`` counts observations that were errors, by cause
-    ``bad_calls`` (the call could not be used) and the tools' own.
+    case (after any thinking, without its calls). ``tool_errors`` counts observations that were errors; among them
+    ``bad_calls`` (the call could not be used) and ``tool_crashes`` (the tool raised what it should not).
     """
 
     answer: str
@@ -48,11 +51,22 @@ class RunOutput(TypedDict):
     tool_calls: int
     tool_errors: int
     bad_calls: int
+    tool_crashes: int
     reminders: int
 
 
 def blank_output() -> RunOutput:
-    return RunOutput(answer="", reply="", ended="fault", turns=0, tool_calls=0, tool_errors=0, bad_calls=0, reminders=0)
+    return RunOutput(
+        answer="",
+        reply="",
+        ended="fault",
+        turns=0,
+        tool_calls=0,
+        tool_errors=0,
+        bad_calls=0,
+        tool_crashes=0,
+        reminders=0,
+    )
 
 
 class AgentLoop:
@@ -143,10 +157,22 @@ class AgentLoop:
         tool = self._by_name.get(call.name)
         problem = self._problem(call, index)
         if problem is None and tool is not None:
-            with boundary(TaskFault, f"the tool {tool.name} failed"):
-                return tool.name, await tool.call(call.arguments, self._context)
+            return tool.name, await self._use(tool, call)
         self.output["bad_calls"] += 1
         return tool.name if tool else NO_TOOL, Observation(text=f"Error: {problem}", is_error=True)
+
+    async def _use(self, tool: Tool, call: ToolCall) -> Observation:
+        """A tool that trips over what the model wrote is an observation like any other: were it a fault, a policy could
+        learn to have the samples masked that go badly."""
+        try:
+            return await tool.call(call.arguments, self._context)
+        except Fault:
+            raise
+        except Exception as error:
+            log.exception("the tool %s failed", tool.name)
+            self.output["tool_crashes"] += 1
+            why = shorten(f"{type(error).__name__}: {error}", 300)
+            return Observation(text=f"Error: the tool {tool.name} failed ({why})", is_error=True)
 
     def _problem(self, call: ToolCall, index: int) -> str | None:
         """Why the call can't be made, in words for the model."""

@@ -70,8 +70,8 @@ class BackendPool:
     async def add(self, spec: BackendSpec) -> BackendStatus:
         """Register a server, or register it anew.
 
-        Raises ``ConfigError`` for an unknown dialect, a server that speaks none or lacks the model, and ``ModelFault``
-        with code ``unreachable`` when nothing answers.
+        Raises ``ConfigError`` for an unknown dialect, a server that speaks none or lacks the model, a tokenizer that
+        cannot be loaded; ``ModelFault`` with code ``unreachable`` when nothing answers.
         """
         spec = msgspec.structs.replace(spec, url=spec.url.rstrip("/"))
         self._require_open()
@@ -89,6 +89,12 @@ class BackendPool:
             settings=self.settings,
             shelf=self._shelf,
         )
+        if spec.tokenizer is not None:
+            try:
+                await backend.tokenizer()  # a wrong folder is the registration's fault, not that of every rollout
+            except ConfigError:
+                await backend.close()
+                raise
         self._remove([spec.url])
         self._backends[spec.url] = backend
         self._heap.join(backend)

@@ -16,6 +16,8 @@ from prorl.api.errors import ModelFault
 
 T = TypeVar("T")
 BUSY = (408, 425, 429)
+# A reply of 100,000 tokens with its logprobs and the echoed prompt has about 10 MiB.
+LARGEST_ANSWER = 256 << 20
 
 
 class Unsupported(ModelFault):
@@ -64,8 +66,10 @@ class Endpoint(Generic[T]):
             return None
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
+        request.headers["accept-encoding"] = "identity"  # nothing to be unpacked to more than it seems
         try:
-            response = await self._client.send(request)
+            response = await self._client.send(request, stream=True)
+            await self._read(response)
         except httpx.HTTPError as error:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
             raise ModelFault(f"{self._url} cannot be reached: {reason}", code="unreachable") from error
@@ -81,6 +85,19 @@ class Endpoint(Generic[T]):
         if response.status_code in (403, 404, 405):
             raise Unsupported(said)
         raise ModelFault(said, code="rejected")
+
+    async def _read(self, response: httpx.Response) -> None:
+        """Take the body in, up to a bound: what stands at the other end is believed in nothing, its size neither."""
+        try:
+            parts, size = [], 0
+            async for part in response.aiter_bytes():
+                size += len(part)
+                if size > LARGEST_ANSWER:
+                    raise ModelFault(f"{self._url} answered more than {LARGEST_ANSWER >> 20} MiB", code="bad_response")
+                parts.append(part)
+            response._content = b"".join(parts)  # noqa: SLF001 - as httpx's own aread() does, without a bound
+        finally:
+            await response.aclose()
 
     def _decode(self, response: httpx.Response) -> T:
         try:

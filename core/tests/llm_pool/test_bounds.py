@@ -1,0 +1,44 @@
+"""What an engine sends is bounded, and what a trainer registers is tried at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from prorl.api import ConfigError, ModelFault
+from prorl.llm.dialects import http
+from prorl.llm.plugin import prorl_llm_dialects
+from prorl.llm.pool import BackendPool
+from prorl.testing.bytebpe import write_tokenizer
+from prorl.testing.httpd import HttpServer, Request, Response
+from prorl.testing.scripted import ScriptedEngine
+from prorl.wire import BackendSpec
+
+
+class Flood(HttpServer):
+    async def handle(self, request: Request) -> Response:
+        return Response(body=b'"' + b"a" * 4_000_000 + b'"')
+
+
+async def test_an_answer_that_is_too_large_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "LARGEST_ANSWER", 1_000_000)
+    with Flood() as flood:
+        async with httpx.AsyncClient() as client:
+            with pytest.raises(ModelFault, match="answered more than") as raised:
+                await http.Endpoint(client, flood.url, msgspec.Raw).get()
+    assert raised.value.code == "bad_response"
+
+
+async def test_a_tokenizer_that_cannot_be_loaded_is_refused_when_it_is_registered(tmp_path: Path) -> None:
+    pool = BackendPool({record.name: record for record in prorl_llm_dialects()})
+    with ScriptedEngine(lambda _: "") as engine:
+        with pytest.raises(ConfigError, match=r"no readable tokenizer\.json"):
+            await pool.add(BackendSpec(url=engine.url, tokenizer=str(tmp_path)))
+        assert pool.status().backends == []
+        write_tokenizer(tmp_path)
+        await pool.add(BackendSpec(url=engine.url, tokenizer=str(tmp_path)))
+        assert len(pool.status().backends) == 1
+        await pool.close()
