@@ -33,7 +33,24 @@ PROGRAMS = (
         "mount",
         "getopt",
     ),
-    *("cut", "tr", "wc", "readlink", "dirname", "basename", "sed", "grep", "chmod", "cp", "mv", "ln", "true", "df"),
+    *(
+        "cut",
+        "tr",
+        "wc",
+        "readlink",
+        "dirname",
+        "basename",
+        "sed",
+        "grep",
+        "chmod",
+        "cp",
+        "mv",
+        "ln",
+        "true",
+        "df",
+        "dd",
+        "base64",
+    ),
 )
 NOT_COPIED = ("test", "tests", "site-packages", "dist-packages", "idlelib", "tkinter", "ensurepip", "__pycache__")
 DIRECTORIES = ("etc", "proc", "sys", "dev", "tmp", "run", "root", "home", "opt", "var", "usr/bin", "usr/lib")

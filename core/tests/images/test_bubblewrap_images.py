@@ -327,7 +327,28 @@ async def test_neither_fuse_nor_unsquashfs(make, sif, monkeypatch) -> None:
     assert left() == []
 
 
-async def test_an_image_without_python(make, small_rootfs) -> None:
+@pytest.mark.skipif(os.geteuid() == 0, reason="only an ordinary user's sandbox can do without the image's python3")
+async def test_an_image_without_python_has_bash(make, small_rootfs) -> None:
+    sandbox = await make().start(SandboxSpec(image=str(small_rootfs)))
+    try:
+        assert (await sandbox.act("bash", {"command": "x=1; cd /tmp"}, timeout=60)).data["exit_code"] == 0
+        assert (await sandbox.act("bash", {"command": "echo $x $PWD"}, timeout=60)).output == "1 /tmp\n"
+        refused = await sandbox.act("ipython", {"code": "1"}, timeout=60)
+        assert refused.outcome == "error"
+        assert "no python3" in refused.error
+    finally:
+        await sandbox.stop()
+    assert left() == []
+    (small_rootfs / "usr/bin/dd").rename(small_rootfs / "usr/bin/not-dd")
+    try:
+        with pytest.raises(SandboxFault, match="nor dd, which bash alone needs"):
+            await make().start(SandboxSpec(image=str(small_rootfs)))
+    finally:
+        (small_rootfs / "usr/bin/not-dd").rename(small_rootfs / "usr/bin/dd")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only a server that is root needs the image's python3")
+async def test_an_image_without_python_under_root(make, small_rootfs) -> None:
     runtime = make()
     with pytest.raises(SandboxFault, match="no python3") as caught:
         await runtime.start(SandboxSpec(image=str(small_rootfs)))

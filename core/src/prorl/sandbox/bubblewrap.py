@@ -41,7 +41,7 @@ from prorl.sandbox.inside import frames, tree
 from prorl.sandbox.process import Child, Spawner, kill_and_wait, readable
 from prorl.sandbox.served import ServedSandbox, connect, start_or_undo
 from prorl.sandbox.settings import SandboxSettings
-from prorl.sandbox.shown import Shown, show_host, show_image
+from prorl.sandbox.shown import BASH, Shown, show_host, show_image
 
 INSIDE = Path(frames.__file__).parent
 INSIDE_AT = "/run/prorl"
@@ -106,7 +106,7 @@ class Bubblewrap:
             with theirs, _Descriptors(theirs.fileno(), informed) as fds:
                 options = [*self._namespaces(spec, uid, fds), *shown.options, *self._view(spec, shown, fds)]
                 program = [*shown.before, bwrap, "--info-fd", str(informed), *options]
-                argv = [*program, "--", shown.python, "-I", "-S", "-c", BOOT, str(theirs.fileno())]
+                argv = [*program, "--", *_action_server(shown), str(theirs.fileno())]
                 child = await self._spawner.spawn(
                     argv, pass_fds=fds.all, end=lambda child: self._abort(child, info), env=shown.launch_env
                 )
@@ -172,7 +172,7 @@ class Bubblewrap:
         return show_image(spec, root, files, needed, writable=writable, uid=uid if self._root else None)
 
     def _hello(self, spec: SandboxSpec, uid: int, shown: Shown) -> dict[str, Any]:
-        python = shown.python
+        python = shown.python or BASH
         env = {"PATH": host.search_path(python), "USER": "agent", "LANG": "C.UTF-8", "TERM": "dumb"} | shown.env
         env["HOME"] = HOME
         env |= {"PAGER": "cat", "GIT_PAGER": "cat", "MPLBACKEND": "Agg", "TMPDIR": "/tmp", "SHELL": "/bin/bash"}  # noqa: S108
@@ -326,6 +326,12 @@ class _Descriptors:
     def __exit__(self, *_: object) -> None:
         for fd in self._own:
             os.close(fd)
+
+
+def _action_server(shown: Shown) -> list[str]:
+    if shown.python is None:
+        return [BASH, "--noprofile", "--norc", f"{INSIDE_AT}/inside/bare.sh"]
+    return [shown.python, "-I", "-S", "-c", BOOT]
 
 
 def _directories(path: str) -> Iterator[str]:

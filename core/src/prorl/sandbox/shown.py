@@ -17,14 +17,16 @@ from prorl.sandbox.images.roots import Root
 MOUNT_POINTS = ("/proc", "/dev", "/dev/shm", "/tmp", "/etc")  # noqa: S108
 USERS = ("/etc/passwd", "/etc/group")
 RESOLV_CONF = "/etc/resolv.conf"
+BASH = "/bin/bash"
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """``options`` are bwrap's for the root, ``files`` small files by path, ``before`` what starts bwrap. ``workdir``
-    says that the working directory is to be made, ``read_only`` that nothing else may be written to.
+    says that the working directory is to be made, ``read_only`` that nothing else may be written to. ``python=None``:
+    there is none, and the action server is the one of bash alone.
     """
 
-    python: str
+    python: str | None
     options: list[str]
     files: dict[str, str]
     binds: list[str] = []
@@ -58,8 +60,14 @@ def show_image(
     image = InRoot(root.seen)
     env = interpreter.image_environment(image)
     python = interpreter.find_python(image, env.get("PATH"))
-    if python is None:
-        raise SandboxFault(f"{spec.image} has no python3 (3.8 or newer) for the action server", code="no_python")
+    if python is None and uid is not None:
+        raise SandboxFault(
+            f"{spec.image} has no python3 (3.8 or newer), which a server that is root needs to give up its rights: "
+            "run the server as an ordinary user, or add python3 to the image",
+            code="no_python",
+        )
+    if python is None and not image.is_program(image.resolve(BASH) or ""):
+        raise SandboxFault(f"{spec.image} has neither python3 (3.8 or newer) nor {BASH}", code="no_python")
     view.check(image, [*MOUNT_POINTS, *needed])
     files = {path: view.users(image, text, path) if path in USERS else text for path, text in files.items()}
     if spec.network:

@@ -135,7 +135,7 @@ begin() { # request
                 finish "$1" ok "\"data\":\"$(head -c "$limit" "$path" | base64 | tr -d '\n')\",\"size\":$size,\"truncated\":$([[ $size -gt $limit ]] && echo true || echo false)"
             else finish "$1" error '' "No such file, or not a regular file: $path"; fi ;;
         write)
-            if error=$({ mkdir -p "$(dirname "$path")" && printf %s "$data" | base64 -d >"$path"; } 2>&1); then
+            if error=$({ mkdir -p "${path%/*}/" && printf %s "$data" | base64 -d >"$path"; } 2>&1); then
                 quote "$path"; finish "$1" ok "\"path\":$REPLY,\"size\":$(wc -c <"$path")"
             else finish "$1" error '' "$error"; fi ;;
         *) finish "$1" error '' "this image has no python3 (3.8 or newer): $action does not work in it, only bash, read, write" ;;
@@ -168,6 +168,9 @@ eval "$assignments"
 [[ -z $memory_kb ]] || ulimit -v "$memory_kb"
 [[ -z $file_kb ]] || ulimit -f "$file_kb"
 [[ -z $processes ]] || ulimit -u "$processes"
+for program in base64 dd head mkdir rm tr wc; do
+    command -v $program >/dev/null || give_up "this image has neither python3 (3.8 or newer) nor $program, which bash alone needs"
+done
 mkdir -p "$workdir" "${HOME:-$workdir}" && cd "$workdir" || give_up "cannot work in $workdir"
 dir=${TMPDIR:-/tmp}/.prorl-$RANDOM$RANDOM
 (umask 077; mkdir "$dir") || give_up "cannot make $dir"
