@@ -31,7 +31,7 @@ async def test_bash_that_loses_its_shell_says_so(context) -> None:
     assert "[The shell ended (exit code 2). Its state is lost.]" in seen.text
 
 
-@pytest.mark.parametrize("requested", [0.3, "0.3", 99999, None, -1])
+@pytest.mark.parametrize("requested", ["nan", 0.3, "0.3", 99999, None, -1])
 async def test_the_context_caps_the_timeout(context, requested) -> None:
     tight = msgspec.structs.replace(context, timeout=0.3)
     for tool, arguments in ((bash, {"command": "sleep 60"}), (ipython, {"code": "import time; time.sleep(60)"})):

@@ -15,26 +15,14 @@ from prorl.api.sandbox import ActionResult, Probe, Sandbox, SandboxSpec
 from prorl.sandbox import host, limits, seccomp
 from prorl.sandbox.apptainer_command import SYSTEM_PATH
 from prorl.sandbox.images.program import require_apptainer
+from prorl.sandbox.mends import explain
 from prorl.sandbox.settings import SandboxSettings
 
 NAME = "apptainer"
 LOOK = "cat /proc/net/dev | tail -n +3 | cut -d: -f1 | tr -d ' '"
 OWN_IDS = "cat /proc/self/uid_map; touch /tmp/own && chown 1:1 /tmp/own"
 NO_QUOTA = "an ordinary user's files go to a folder on the disk, without a quota: only file_mb bounds each of them"
-SYSCTL = Path("/proc/sys")
-STATUS = Path("/proc/self/status")
-CAP_SYS_ADMIN = 21
 FUSE = Path("/dev/fuse")
-APPARMOR = (
-    "load an AppArmor profile with `userns,` for Apptainer's starter (its packages bring one), "
-    "or sysctl kernel.apparmor_restrict_unprivileged_userns=0"
-)
-NAMESPACES = (
-    # file below /proc/sys, the value that forbids them, what to do about it
-    ("user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=15000"),
-    ("kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
-    ("kernel/apparmor_restrict_unprivileged_userns", "1", APPARMOR),
-)
 
 
 class Starter(Protocol):
@@ -83,27 +71,6 @@ async def probe(runtime: Starter, settings: SandboxSettings) -> Probe:
         capabilities={name: name in works for name in sorted({"bash", *works, *why_not})} | {"bash": ok},
         why_not={**notes, **{name: reason for name, reason in why_not.items() if reason}},
     )
-
-
-def explain(fault: str, *, sysctl: Path = SYSCTL, status: Path = STATUS, uid: int | None = None) -> str:
-    """What Apptainer said, and what to do where that can be told."""
-    uid = os.geteuid() if uid is None else uid
-    if uid == 0:
-        effective = int(status.read_text().split("CapEff:", 1)[1].split(None, 1)[0], 16)
-        if not effective >> CAP_SYS_ADMIN & 1:
-            return f"{fault}; this root lacks CAP_SYS_ADMIN, as in most containers: run the server as an ordinary user"
-        return fault
-    for name, forbidding, mend in NAMESPACES:
-        try:
-            value = (sysctl / name).read_text().strip()
-        except OSError:
-            continue
-        if value == forbidding:
-            where = name.replace("/", ".")
-            return f"{fault}; user namespaces are off here ({where} = {value}): as root, {mend}"
-    if "unknown userid" in fault or "user: unknown" in fault:
-        return f"{fault}; uid {uid} has no entry in the user database (getent passwd {uid})"
-    return fault
 
 
 async def _fakeroot(runtime: Starter) -> str:

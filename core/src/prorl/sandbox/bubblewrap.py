@@ -38,6 +38,7 @@ from prorl.sandbox.images.resolve import Images
 from prorl.sandbox.images.roots import Root, Roots
 from prorl.sandbox.images.run import to_its_end
 from prorl.sandbox.inside import frames, tree
+from prorl.sandbox.mends import explain
 from prorl.sandbox.process import Child, Spawner, kill_and_wait, readable
 from prorl.sandbox.served import ServedSandbox, connect, start_or_undo
 from prorl.sandbox.settings import SandboxSettings
@@ -255,7 +256,7 @@ class Bubblewrap:
         try:
             sandbox = await self.start(SandboxSpec(limits=Limits()))
         except SandboxFault as fault:
-            return Probe(runtime=self.name, works=False, isolation="full", reason=str(fault))
+            return Probe(runtime=self.name, works=False, isolation="full", reason=explain(str(fault)))
         try:
             started = time.monotonic()
             bash = await sandbox.act("bash", {"command": "true"}, timeout=20)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from prorl.api.errors import SandboxFault
 
 MAX_STDERR = 4096
+TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class Child:
@@ -56,7 +58,7 @@ class Child:
             data = os.read(stream.fileno(), MAX_STDERR)
         except BlockingIOError:
             data = b""
-        return data.decode("utf-8", "replace").strip()
+        return TERMINAL_CODES.sub("", data.decode("utf-8", "replace")).strip()
 
     def close_stderr(self) -> None:
         if self._process.stderr is not None:

@@ -95,7 +95,7 @@ async def connect(
     except SandboxFault as fault:
         await channel.close()
         said = explain()
-        raise SandboxFault(f"{fault}: {said}" if said else str(fault), code=fault.code) from fault
+        raise SandboxFault(f"{said} ({fault})" if said else str(fault), code=fault.code) from fault
     except BaseException:
         await channel.close()
         raise

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -40,6 +41,10 @@ class StructTool(ABC, Generic[Arguments]):
     description: ClassVar[str]
     arguments: type[Arguments]
 
+    @cached_property
+    def _fields(self) -> dict[str, msgspec.structs.FieldInfo]:
+        return {field.name: field for field in msgspec.structs.fields(self.arguments)}
+
     def schema(self) -> ToolSchema:
         return ToolSchema(name=self.name, description=self.description, parameters=parameters(self.arguments))
 
@@ -53,7 +58,7 @@ class StructTool(ABC, Generic[Arguments]):
 
     def _check(self, written: dict[str, Any]) -> Arguments:
         """Models write "30" for 30, null for nothing and lists as strings: that much is taken for what it means."""
-        fields = {field.name: field for field in msgspec.structs.fields(self.arguments)}
+        fields = self._fields
         given: dict[str, Any] = {}
         for name, value in written.items():
             meant = self.synonyms.get(name, name)
@@ -101,6 +106,6 @@ def sandbox_of(context: ToolContext) -> Sandbox:
 
 def capped(requested: float | None, context: ToolContext) -> float:
     """The seconds a call may take: what the model asks for, never more than the context allows."""
-    if requested is None or requested <= 0:
+    if requested is None or not requested > 0:  # "nan" is a float too
         return context.timeout
     return min(requested, context.timeout)

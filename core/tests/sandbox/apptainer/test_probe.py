@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prorl.sandbox.apptainer_probe import explain
+from prorl.sandbox.mends import explain
 
 
 @pytest.mark.parametrize(
