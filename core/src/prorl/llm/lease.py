@@ -7,22 +7,44 @@ tried on another one; nothing has been appended to the task's tokens by then, so
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
 from prorl.api.errors import ModelFault
 from prorl.api.llm import Generation
 from prorl.llm.backend import Backend
+from prorl.llm.settings import PoolSettings
 from prorl.wire.sampling import SamplingParams
 
-if TYPE_CHECKING:
-    from prorl.llm.pool import BackendPool
-
 Hold = Callable[[], AbstractContextManager[None]]
+
+
+class Assigning(Protocol):
+    """What a lease asks of the pool that made it (:class:`prorl.llm.pool.BackendPool`)."""
+
+    paused: bool
+
+    @property
+    def settings(self) -> PoolSettings: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def usable(self, backend: Backend) -> bool: ...
+
+    def assign(self, last: str | None, avoid: Collection[str], *, patient: bool) -> Backend | None: ...
+
+    def set_aside(self, backend: Backend, reason: str) -> None: ...
+
+    def changed(self) -> asyncio.Event: ...
+
+    def counted_waiting(self) -> AbstractContextManager[None]: ...
+
+    def nobody(self, waited: float) -> ModelFault: ...
 
 
 class Sampled(msgspec.Struct, kw_only=True):
@@ -40,7 +62,7 @@ class Sampled(msgspec.Struct, kw_only=True):
 class Lease:
     """Made by :meth:`BackendPool.lease`; one per task. Not for two calls at once."""
 
-    def __init__(self, pool: BackendPool, job_id: str, *, priority: int, wait_s: float, hold: Hold) -> None:
+    def __init__(self, pool: Assigning, job_id: str, *, priority: int, wait_s: float, hold: Hold) -> None:
         self.job_id = job_id
         self._pool = pool
         self._priority = priority

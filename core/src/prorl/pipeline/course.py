@@ -292,7 +292,7 @@ class Course:
         request = record.request
         timer = JobTimer(self._budgets(request.budgets))
         timing = Timing()
-        services = Services(self._house, record, timer, timing)
+        services = Services(self._house, record.events, timer, timing)
         job = Job(
             id=record.id, request=request, handler=record.handler.name, settings=record.settings, services=services
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -20,12 +20,10 @@ from prorl.pipeline.events import EventLog
 from prorl.pipeline.faults import masks
 from prorl.pipeline.handlers import BoundHandler
 from prorl.pipeline.queue import Ticket
+from prorl.pipeline.services import Services
 from prorl.pipeline.timer import JobTimer
 from prorl.wire.jobs import JobRequest, StageName
 from prorl.wire.results import JobState, JobView, RolloutResult, Status, Timing
-
-if TYPE_CHECKING:
-    from prorl.pipeline.services import Services
 
 
 class LiveJob:

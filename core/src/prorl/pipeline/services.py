@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from prorl.api.errors import JobCancelled, SandboxFault
 from prorl.api.job import Job
@@ -19,15 +19,12 @@ from prorl.api.tools import Tool
 from prorl.llm.chat import ChatSession, RendererCache
 from prorl.llm.ledger import merge
 from prorl.llm.pool import BackendPool, Lease
-from prorl.pipeline.events import encode_data
+from prorl.pipeline.events import EventLog, encode_data
 from prorl.pipeline.faults import trim
 from prorl.pipeline.timer import JobTimer
 from prorl.plugins.registry import Registry
 from prorl.wire.results import Timing
 from prorl.wire.trajectory import Trajectory
-
-if TYPE_CHECKING:
-    from prorl.pipeline.record import JobRecord
 
 
 class Sandboxes(Protocol):
@@ -54,11 +51,11 @@ class House:
 class Services:
     """Implements :class:`prorl.api.job.JobServices`. Call :meth:`attach` with the job that it serves."""
 
-    __slots__ = ("_chats", "_closed", "_house", "_job", "_lease", "_loop", "_record", "_sandboxes", "_timer", "_timing")
+    __slots__ = ("_chats", "_closed", "_events", "_house", "_job", "_lease", "_loop", "_sandboxes", "_timer", "_timing")
 
-    def __init__(self, house: House, record: JobRecord, timer: JobTimer, timing: Timing) -> None:
+    def __init__(self, house: House, events: EventLog, timer: JobTimer, timing: Timing) -> None:
         self._house = house
-        self._record = record
+        self._events = events
         self._timer = timer
         self._timing = timing
         self._loop = asyncio.get_running_loop()
@@ -106,9 +103,9 @@ class Services:
     def emit(self, kind: str, **data: Any) -> None:
         kind, encoded = trim(str(kind), 100), encode_data(data)  # here and now: the handler may change it later
         if threading.get_ident() == self._house.thread:
-            self._record.events.add(kind, encoded)
+            self._events.add(kind, encoded)
         elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._record.events.add, kind, encoded)
+            self._loop.call_soon_threadsafe(self._events.add, kind, encoded)
 
     def spend(self, *, model_s: float = 0.0, tools_s: float = 0.0) -> None:
         if not (math.isfinite(model_s) and math.isfinite(tools_s)):

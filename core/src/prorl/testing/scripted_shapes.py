@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prorl.testing.httpd import Response, json_response
-
-if TYPE_CHECKING:
-    from prorl.testing.scripted import Played, ScriptedRequest
+from prorl.testing.script import Played, ScriptedRequest
 
 
 def error(status: int, message: str) -> Response:
