@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 
 import httpx
@@ -42,3 +44,16 @@ async def test_a_tokenizer_that_cannot_be_loaded_is_refused_when_it_is_registere
         await pool.add(BackendSpec(url=engine.url, tokenizer=str(tmp_path)))
         assert len(pool.status().backends) == 1
         await pool.close()
+
+
+async def test_closing_the_pool_waits_for_servers_that_are_just_being_closed() -> None:
+    pool = BackendPool({record.name: record for record in prorl_llm_dialects()})
+    with ScriptedEngine(lambda _: "hello") as engine:
+        await pool.add(BackendSpec(url=engine.url))
+        lease = pool.lease("job", wait_s=0, hold=nullcontext)
+        backend = await lease.ready()
+        await asyncio.gather(*(backend.tokenizer() for _ in range(4)))
+        await pool.clear()  # idle: its connections begin to close, in the background
+        assert not backend.closed
+        await pool.close()
+        assert backend.closed

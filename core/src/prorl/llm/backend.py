@@ -64,7 +64,8 @@ class Backend:
 
     @property
     def closed(self) -> bool:
-        return self._client.is_closed
+        """Wholly: a client says so as soon as it begins to close, with its connections still open."""
+        return self._client.is_closed and not self._aborts
 
     def status(self) -> BackendStatus:
         return BackendStatus(
