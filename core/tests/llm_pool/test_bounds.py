@@ -15,9 +15,10 @@ from prorl.llm.dialects import http
 from prorl.llm.plugin import prorl_llm_dialects
 from prorl.llm.pool import BackendPool
 from prorl.testing.bytebpe import write_tokenizer
+from prorl.testing.faulty import FaultyEngine
 from prorl.testing.httpd import HttpServer, Request, Response
 from prorl.testing.scripted import ScriptedEngine
-from prorl.wire import BackendSpec
+from prorl.wire import BackendSpec, SamplingParams
 
 
 class Flood(HttpServer):
@@ -56,4 +57,29 @@ async def test_closing_the_pool_waits_for_servers_that_are_just_being_closed() -
         await pool.clear()  # idle: its connections begin to close, in the background
         assert not backend.closed
         await pool.close()
+        assert backend.closed
+
+
+async def test_closing_leaves_no_connection_of_an_abort_that_the_engine_does_not_take() -> None:
+    pool = BackendPool({record.name: record for record in prorl_llm_dialects()})
+    with FaultyEngine(lambda _: "hello") as engine:
+        await pool.add(BackendSpec(url=engine.url))
+        lease = pool.lease("job", wait_s=0, hold=nullcontext)
+        backend = await lease.ready()
+        aborting = asyncio.Event()
+
+        async def abort(request_id: str) -> None:
+            aborting.set()
+            await asyncio.sleep(3600)
+
+        backend.dialect.abort = abort
+        engine.fault = "hang"
+        call = asyncio.create_task(lease.generate([72, 73], SamplingParams(max_tokens=4)))
+        async with asyncio.timeout(30):
+            while not backend.in_flight:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+            call.cancel()
+            await aborting.wait()
+            await pool.close()
+        assert not backend._aborts
         assert backend.closed

@@ -201,5 +201,8 @@ class Backend:
         self.drop_calls()
         pending = {task for task in (*self._running, *self._aborts, self._tokenizer) if task is not None}
         if pending:
-            await asyncio.wait(pending, timeout=1.0)
+            _, late = await asyncio.wait(pending, timeout=1.0)
+            for task in late:  # an abort that a busy engine does not take: its connection must close all the same
+                task.cancel()
+            await asyncio.wait(pending)
         await self._client.aclose()

@@ -42,6 +42,8 @@ def write_model(folder: Path, *, seed: int = 0, max_context: int = 4096) -> None
         pad_token_id=tokenizer.token_to_id("<|endoftext|>"),
     )
     model = Qwen3ForCausalLM(config)
+    # A logit of 0: sampled now and then, and never the likeliest, so that a greedy reply goes on for as long as it may.
+    model.lm_head.weight.data[config.eos_token_id].zero_()
     model.generation_config.eos_token_id = config.eos_token_id
     model.save_pretrained(folder)
 
