@@ -158,9 +158,11 @@ async def test_a_cancelled_call_frees_the_engine(vllm, client, make_pool, eventu
     for call in calls:
         call.cancel()
     await asyncio.wait(calls)
-    assert [call for call in calls if not call.cancelled()] == []
+    over = [call.result() for call in calls if not call.cancelled()]  # on a busy machine the first may be through
+    assert len(over) < len(calls) / 2
+    assert {sampled.generation.finish for sampled in over} <= {"length"}
     await eventually(idle)
-    assert await finished() == before  # none ran to its end unseen
+    assert await finished() == before + len(over)  # none ran to its end unseen
     assert pool.status().backends[0].in_flight == 0
 
 
@@ -168,18 +170,22 @@ async def test_weights_that_change_within_a_reply(vllm, client, make_pool, event
     pool = make_pool()
     await pool.add(BackendSpec(url=vllm.url))
     named = (await client.get(f"{vllm.url}/weight_info")).json()["weight_version"]
-    before = await metric(client, vllm, "generation_tokens_total")
+    for _ in range(10):  # on a busy machine a reply may be over before we have paused it
+        before = await metric(client, vllm, "generation_tokens_total")
 
-    async def some_tokens() -> bool:
-        return await metric(client, vllm, "generation_tokens_total") >= before + 5
+        async def some_tokens(before: float = before) -> bool:
+            return await metric(client, vllm, "generation_tokens_total") >= before + 5
 
-    call = asyncio.create_task(pool.lease("job", wait_s=0, hold=nullcontext).generate(PROMPT, LONG))
-    await eventually(some_tokens)
-    assert not call.done(), "the reply was over before the weights changed"
-    (await client.post(f"{vllm.url}/pause", params={"mode": "keep"})).raise_for_status()
-    (await client.post(f"{vllm.url}/update_weight_version", json={"new_version": "step-2"})).raise_for_status()
-    (await client.post(f"{vllm.url}/resume")).raise_for_status()
-    sampled = await call
+        call = asyncio.create_task(pool.lease("job", wait_s=0, hold=nullcontext).generate(PROMPT, LONG))
+        await eventually(some_tokens)
+        (await client.post(f"{vllm.url}/pause", params={"mode": "keep"})).raise_for_status()
+        (await client.post(f"{vllm.url}/update_weight_version", json={"new_version": "step-2"})).raise_for_status()
+        (await client.post(f"{vllm.url}/resume")).raise_for_status()
+        sampled = await call
+        if len(sampled.generation.weight_spans) == 2:
+            break
+        (await client.post(f"{vllm.url}/update_weight_version", json={"new_version": named})).raise_for_status()
+    (await client.post(f"{vllm.url}/update_weight_version", json={"new_version": named})).raise_for_status()
     before_it = "" if named == "default" else named  # nobody has named them: those it was registered with
     assert [span.version for span in sampled.generation.weight_spans] == [before_it, "step-2"]
     assert sum(span.count for span in sampled.generation.weight_spans) == len(sampled.generation.token_ids)
