@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken
 
-from prorl.api.llm import EngineInfo, Generation, Tokenizer
-from prorl.llm.chat import ChatSession, RendererCache
+from prorl.api.llm import Conversation, EngineInfo, Generation, Tokenizer
+from prorl.llm.chat import ChatSession, ChatSetup
 from prorl.llm.lease import Sampled
+from prorl.llm.ledger import Ledger
+from prorl.llm.renderers import RendererCache
 from prorl.llm.rendering import Renderer
 from prorl.llm.template import ChatTemplate
 from prorl.llm.tokenizers import LocalTokenizer
@@ -40,11 +42,18 @@ class ScriptedLease:
     backend: ScriptedBackend
     replies: list[Generation | Exception] = field(default_factory=list)
     asked: list[tuple[list[int], SamplingParams]] = field(default_factory=list)
+    conversations: list[Conversation | None] = field(default_factory=list)
+
+    def lost(self, backend: object, reason: str) -> None:
+        raise AssertionError(f"a scripted backend is never lost ({reason})")
 
     async def ready(self) -> ScriptedBackend:
         return self.backend
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Sampled:
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, conversation: Conversation | None = None
+    ) -> Sampled:
+        self.conversations.append(conversation)
         self.asked.append((list(prompt_ids), sampling))
         reply = self.replies.pop(0)
         if isinstance(reply, Exception):
@@ -77,7 +86,10 @@ class Kit:
         return ScriptedLease(ScriptedBackend(self.tokenizer, info), list(replies))
 
     def chat(self, lease: ScriptedLease, sampling: SamplingParams | None = None, **hooks: object) -> ChatSession:
-        return ChatSession(lease, sampling=sampling or SamplingParams(), renderers=RendererCache(), **hooks)
+        setup = ChatSetup(
+            lease=lease, renderers=RendererCache(), ledger=Ledger(), sampling=sampling or SamplingParams(), **hooks
+        )
+        return ChatSession(setup)
 
     def generation(self, ids: list[int], finish: str = "stop", **more: object) -> Generation:
         logprobs = [-0.5 - i / 100 for i in range(len(ids))]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from prorl.api import ContextOverflow, Message, ModelFault, TaskFault, ToolSchema
-from prorl.llm.chat import ChatSession, RendererCache
+from prorl.llm.renderers import RendererCache
 from prorl.llm.tokenizers import LocalTokenizer, load_tokenizer
 from prorl.testing.bytebpe import build_tokenizer
 from prorl.wire import SamplingParams
@@ -64,11 +64,50 @@ async def test_overflow_is_foreseen(kit):
     chat = kit.chat(lease)
     await chat.open([USER])
     await chat.reply()
-    await chat.observe([Message(role="tool", content="x" * 60)])
     with pytest.raises(ContextOverflow, match="takes 60"):
-        await chat.reply()
+        await chat.observe([Message(role="tool", content="x" * 60)])
+    assert chat.trajectory().turns[-1].role == "assistant", "what does not fit is not appended"
+    with pytest.raises(ContextOverflow, match="which needs 40"):
+        await chat.observe([Message(role="tool", content="x")], keep_free=40)
+    await chat.observe([Message(role="tool", content="x")])
     assert len(lease.asked) == 1, "the engine was not asked"
-    assert chat.trajectory().turns[-1].role == "tool", "what overflowed is there to be seen"
+
+
+async def test_a_fork_goes_on_beside_its_parent(kit):
+    lease = kit.lease("chatml", *[await kit.said(text, "<|im_end|>") for text in ("one", "two", "three")])
+    chat = kit.chat(lease)
+    await chat.open([USER])
+    await chat.reply()
+    twin, early = chat.fork(), chat.fork(turns=1)
+    await chat.observe([USER])
+    await chat.reply()
+    with pytest.raises(TaskFault, match="ended its turn"):
+        await twin.reply()
+    assert (await early.reply()).text == "three"
+    main, after, before = chat.trajectory().segments
+    prompt = chat.trajectory().turns[0].end
+    assert (before.shared, before.parent, before.origin) == (prompt, 0, "branch")
+    assert before.tokens[:prompt] == main.tokens[:prompt] == lease.asked[2][0]
+    assert after.tokens == main.tokens[: after.shared]
+    assert not any(after.loss_mask), "what is shared is trained on in its parent"
+    assert [m.role for m in early.messages] == ["user", "assistant"]
+    with pytest.raises(TaskFault, match="2 turns"):
+        twin.fork(turns=3)
+
+
+async def test_a_restart_begins_a_segment_and_keeps_the_old_one(kit):
+    lease = kit.lease("chatml", await kit.said("one", "<|im_end|>"), await kit.said("two", "<|im_end|>"))
+    chat = kit.chat(lease)
+    await chat.open([USER])
+    await chat.reply()
+    await chat.restart([Message(role="user", content="in short")], origin="compaction", note="the context was full")
+    assert (await chat.reply()).text == "two"
+    old, new = chat.trajectory().segments
+    assert (new.origin, new.parent, new.shared) == ("compaction", 0, 0)
+    assert 1 in old.loss_mask
+    assert 1 in new.loss_mask
+    assert lease.asked[1][0] == new.tokens[: len(lease.asked[1][0])]
+    assert chat.trajectory().notes == ["segment 1 (compaction, after 0): the context was full"]
 
 
 async def test_a_prompt_that_does_not_fit(kit):
@@ -125,10 +164,10 @@ async def test_two_calls_at_once_are_refused(kit):
     started = asyncio.Event()
     generate = lease.generate
 
-    async def slow(ids, sampling):
+    async def slow(ids, sampling, **more):
         started.set()
         await asyncio.sleep(0.05)
-        return await generate(ids, sampling)
+        return await generate(ids, sampling, **more)
 
     lease.generate = slow
     chat = kit.chat(lease)
@@ -158,9 +197,9 @@ async def test_a_call_that_moved_to_another_tokenizer_is_not_appended(kit):
     moved = type(lease.backend)(LocalTokenizer(build_tokenizer().to_str().encode(), source="other"), other, "http://b")
     generate = lease.generate
 
-    async def elsewhere(ids, sampling):
+    async def elsewhere(ids, sampling, **more):
         lease.backend = moved
-        return await generate(ids, sampling)
+        return await generate(ids, sampling, **more)
 
     chat = kit.chat(lease)
     await chat.open([USER])
@@ -184,7 +223,7 @@ async def test_a_backend_without_a_template(kit):
     lease = kit.lease("chatml")
     lease.backend.info.chat_template = None
     with pytest.raises(ModelFault, match="tokenizer folder") as caught:
-        await ChatSession(lease, sampling=SamplingParams(), renderers=RendererCache()).open([USER])
+        await kit.chat(lease).open([USER])
     assert caught.value.code == "template"
 
 

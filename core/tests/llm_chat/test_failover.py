@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from prorl.api import Message, ModelFault
-from prorl.llm.chat import ChatSession, RendererCache
+from prorl.llm.chat import ChatSession, ChatSetup
 from prorl.llm.failover import FailoverTokenizer
+from prorl.llm.ledger import Ledger
 from prorl.llm.plugin import prorl_llm_dialects
 from prorl.llm.pool import BackendPool, PoolSettings
+from prorl.llm.renderers import RendererCache
 from prorl.llm.tokenizers import TokenizerShelf
 from prorl.testing.bytebpe import write_tokenizer
 from prorl.testing.scripted import ScriptedEngine
-from prorl.wire import BackendSpec, SamplingParams
+from prorl.wire import BackendSpec
 
 
 class Source:
@@ -67,7 +69,7 @@ async def test_a_conversation_goes_on_after_its_engine_was_cleared_and_stopped()
     with ScriptedEngine(lambda request: f"first {request.call}") as first:
         await pool.add(BackendSpec(url=first.url))
         lease = pool.lease("job", wait_s=10, hold=nullcontext)
-        chat = ChatSession(lease, sampling=SamplingParams(), renderers=renderers)
+        chat = ChatSession(ChatSetup(lease=lease, renderers=renderers, ledger=Ledger()))
         await chat.open([Message(role="user", content="hello")])
         assert (await chat.reply()).text == "first 0"
         before = chat.trajectory().segments[0].tokens
@@ -87,9 +89,8 @@ async def test_an_engine_that_dies_while_a_tools_words_are_encoded() -> None:
     pool = BackendPool({record.name: record for record in prorl_llm_dialects()}, settings)
     with ScriptedEngine(lambda _: "one") as first, ScriptedEngine(lambda _: "two") as second:
         await pool.add(BackendSpec(url=first.url))
-        chat = ChatSession(
-            pool.lease("job", wait_s=10, hold=nullcontext), sampling=SamplingParams(), renderers=RendererCache()
-        )
+        lease = pool.lease("job", wait_s=10, hold=nullcontext)
+        chat = ChatSession(ChatSetup(lease=lease, renderers=RendererCache(), ledger=Ledger()))
         await chat.open([Message(role="user", content="hello")])
         await chat.reply()
         await pool.add(BackendSpec(url=second.url))

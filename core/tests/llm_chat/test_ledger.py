@@ -8,35 +8,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prorl.api import ModelFault
-from prorl.llm.ledger import Ledger, merge
-from prorl.wire import ToolCall, Trajectory, VersionSpan
+from prorl.llm.ledger import Ledger, Source
+from prorl.wire import ToolCall, VersionSpan
 
 IDS = st.lists(st.integers(0, 200_000), max_size=6)
-RENDERED = st.tuples(st.sampled_from(["rendered", "segment"]), IDS)
-SAMPLED = st.tuples(st.just("sampled"), IDS, st.sampled_from("abc"))
+RENDERED = st.tuples(st.sampled_from(["rendered", "segment", "branch"]), IDS, st.integers(0, 9))
+SAMPLED = st.tuples(st.just("sampled"), IDS, st.sampled_from("abc"), st.integers(0, 9))
 OPS = st.lists(RENDERED | SAMPLED, max_size=12)
 
 
-def sampled(kit, ledger, ids, version="v1", **more):
-    ledger.append_sampled(kit.generation(ids, **more), backend="http://e", policy_version=version, text="t", ms=1.0)
+def sampled(kit, stream, ids, version="v1", **more):
+    stream.append_sampled(kit.generation(ids, **more), backend="http://e", policy_version=version, text="t", ms=1.0)
 
 
 @settings(deadline=None)
 @given(OPS)
 def test_earlier_ids_never_change(kit, ops):
-    ledger = Ledger(model="m")
-    ledger.new_segment([1], text="p")
+    """Whatever several streams append side by side."""
+    ledger = Ledger()
+    streams = [ledger.open([1], text="p", source=Source(model="m"))]
     past = []
     for op in ops:
         past.append((ledger.trajectory(), msgspec.json.encode(ledger.trajectory())))
+        stream = streams[op[-1] % len(streams)]
         if op[0] == "rendered":
-            ledger.append_rendered(op[1], role="tool", text="t")
+            stream.append_rendered(op[1], role="tool", text="t")
         elif op[0] == "segment":
-            ledger.new_segment(op[1], text="t", note="why")
+            streams.append(ledger.open(op[1], text="t", origin="compaction", parent=stream))
+        elif op[0] == "branch":
+            streams.append(ledger.branch(stream, min(len(op[1]), len(stream))))
         else:
-            sampled(kit, ledger, op[1], op[2])
+            sampled(kit, stream, op[1], op[2])
     end = ledger.trajectory()
-    assert ledger.ids == end.segments[-1].tokens
+    assert [stream.ids for stream in streams] == [segment.tokens for segment in end.segments]
     for snapshot, encoded in past:
         assert msgspec.json.encode(snapshot) == encoded, "a snapshot changed afterwards"
         assert end.turns[: len(snapshot.turns)] == snapshot.turns
@@ -52,16 +56,20 @@ def test_earlier_ids_never_change(kit, ops):
         versions = [span.version for span in segment.versions for _ in range(span.count)]
         for logprob, mask, version in zip(segment.logprobs, segment.loss_mask, versions, strict=True):
             assert (mask == 1) == (logprob is not None) == (version != "")
+        if segment.shared:
+            assert segment.tokens[: segment.shared] == end.segments[segment.parent].tokens[: segment.shared]
+            assert not any(segment.loss_mask[: segment.shared]), "what a branch shares is trained on in its parent"
         turns = [turn for turn in end.turns if turn.segment == index]
         assert [turn.start for turn in turns[1:]] == [turn.end for turn in turns[:-1]], "turns tile the segment"
-        assert (turns[0].start, turns[-1].end) == (0, len(segment.tokens))
+        if turns:
+            assert (turns[0].start, turns[-1].end) == (segment.shared, len(segment.tokens))
 
 
 def test_the_papers_views(kit):
     ledger = Ledger()
-    ledger.new_segment([1, 2], text="p")
-    sampled(kit, ledger, [3, 4])
-    ledger.append_rendered([5], role="tool", text="o", ms=3.0)
+    stream = ledger.open([1, 2], text="p")
+    sampled(kit, stream, [3, 4])
+    stream.append_rendered([5], role="tool", text="o", ms=3.0)
     trajectory = ledger.trajectory()
     _, reply, tool = trajectory.turns
     assert (trajectory.input_ids(reply), trajectory.output_ids(reply)) == ([1, 2], [3, 4])
@@ -71,9 +79,9 @@ def test_the_papers_views(kit):
 
 def test_two_versions_in_one_reply(kit):
     ledger = Ledger()
-    ledger.new_segment([1], text="p")
-    sampled(kit, ledger, [2, 3, 4], weight_spans=[VersionSpan("a", 1), VersionSpan("b", 2)])
-    sampled(kit, ledger, [5], "b")
+    stream = ledger.open([1], text="p")
+    sampled(kit, stream, [2, 3, 4], weight_spans=[VersionSpan("a", 1), VersionSpan("b", 2)])
+    sampled(kit, stream, [5], "b")
     assert ledger.trajectory().segments[0].versions == [VersionSpan("", 1), VersionSpan("a", 1), VersionSpan("b", 3)]
 
 
@@ -89,57 +97,56 @@ def test_two_versions_in_one_reply(kit):
 )
 def test_what_does_not_fit_is_not_appended(kit, change):
     ledger = Ledger()
-    ledger.new_segment([1], text="p")
+    stream = ledger.open([1], text="p")
     before = ledger.trajectory()
     generation = msgspec.structs.replace(kit.generation([2, 3]), **change)
     with pytest.raises(ModelFault) as caught:
-        ledger.append_sampled(generation, backend="e", policy_version="v", text="")
+        stream.append_sampled(generation, backend="e", policy_version="v", text="")
     assert caught.value.code == "bad_reply"
     assert ledger.trajectory() == before
 
 
-def test_a_reply_needs_a_prompt(kit):
-    with pytest.raises(ModelFault):
-        sampled(kit, Ledger(), [1])
+def test_ids_are_a_copy():
+    stream = Ledger().open([1], text="p")
+    stream.ids.append(9)
+    assert stream.ids == [1]
 
 
-def test_ids_are_a_copy(kit):
+def test_segments_name_where_they_come_from(kit):
     ledger = Ledger()
-    ledger.new_segment([1], text="p")
-    ledger.ids.append(9)
-    assert ledger.ids == [1]
-
-
-def test_merge(kit):
-    parts = []
-    for model in ("a", "a", "b"):
-        ledger = Ledger(model=model)
-        ledger.new_segment([1], text="p")
-        sampled(kit, ledger, [2])
-        ledger.note("n")
-        parts.append(ledger.trajectory())
-    merged = merge(parts)
-    assert [segment.tokens for segment in merged.segments] == [[1, 2]] * 3
-    assert [turn.segment for turn in merged.turns] == [0, 0, 1, 1, 2, 2]
-    assert merged.model == "a"
-    assert merged.notes == ["n", "n", "n", "segments from 2 on: model b"]
-    assert [turn.segment for turn in parts[1].turns] == [0, 0], "the parts stay as they are"
-    assert merge([]) == Trajectory()
+    main = ledger.open([1, 2], text="p", source=Source(model="a"))
+    sampled(kit, main, [3])
+    ledger.open([1, 9], text="p", source=Source(model="b"), origin="compaction", parent=main)
+    twin = ledger.branch(main, 3)
+    sampled(kit, twin, [4])
+    ledger.open([5], text="p", agent="critic")
+    trajectory = ledger.trajectory()
+    assert [(s.origin, s.parent, s.shared, s.agent) for s in trajectory.segments] == [
+        ("open", None, 0, ""),
+        ("compaction", 0, 0, ""),
+        ("branch", 0, 3, ""),
+        ("open", None, 0, "critic"),
+    ]
+    assert trajectory.segments[2].loss_mask == [0, 0, 0, 1], "the shared reply is trained on once"
+    assert (trajectory.model, trajectory.notes) == ("a", ["segment 1: model b"])
+    assert trajectory.trainable
+    ledger.not_trainable("no ids")
+    assert not ledger.trajectory().trainable
 
 
 def test_a_payload_linear_in_length(kit):
     def size(turns):
         ledger = Ledger()
-        ledger.new_segment([1] * 10, text="p" * 10)
+        stream = ledger.open([1] * 10, text="p" * 10)
         for _ in range(turns):
-            ledger.append_sampled(
+            stream.append_sampled(
                 kit.generation([2] * 10),
                 backend="e",
                 policy_version="v",
                 text="t" * 10,
                 tool_calls=[ToolCall(name="x")],
             )
-            ledger.append_rendered([3] * 10, role="tool", text="o" * 10)
+            stream.append_rendered([3] * 10, role="tool", text="o" * 10)
         return len(msgspec.json.encode(ledger.trajectory()))
 
     assert size(400) - size(200) == pytest.approx(size(200) - size(0), rel=0.05)

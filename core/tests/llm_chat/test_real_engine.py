@@ -5,9 +5,11 @@ from contextlib import nullcontext
 import pytest
 
 from prorl.api import ContextOverflow, Message, ToolSchema
-from prorl.llm.chat import ChatSession, RendererCache
+from prorl.llm.chat import ChatSession, ChatSetup
+from prorl.llm.ledger import Ledger
 from prorl.llm.plugin import prorl_llm_dialects
 from prorl.llm.pool import BackendPool
+from prorl.llm.renderers import RendererCache
 from prorl.testing.engines import LlamaEngine
 from prorl.wire import BackendSpec, SamplingParams
 
@@ -37,7 +39,9 @@ async def lease(engine):
 
 
 def session(lease, **sampling):
-    return ChatSession(lease, sampling=SamplingParams(**sampling), renderers=RendererCache())
+    return ChatSession(
+        ChatSetup(lease=lease, renderers=RendererCache(), ledger=Ledger(), sampling=SamplingParams(**sampling))
+    )
 
 
 async def test_turns_on_one_stream(lease):

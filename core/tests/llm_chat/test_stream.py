@@ -61,8 +61,7 @@ async def test_stream_is_what_the_template_renders(kit, name, how, observed, too
     first, second = ending(kit, name, how, "It is 42."), ending(kit, name, how, "So: 42")
     lease = kit.lease(name, await kit.said(first[0], *first[1], finish=first[2]))
     lease.replies.append(await kit.said(second[0], *second[1], finish=second[2]))
-    chat = kit.chat(lease)
-    chat._now = kit.now
+    chat = kit.chat(lease, now=kit.now)
     await chat.open(OPENING, tools)
     conversation = list(OPENING)
     stream: list[int] = []

@@ -18,6 +18,7 @@ from prorl.api.hookspecs import ENTRY_POINT_GROUP, hookimpl
 from prorl.api.job import Job, JobServices
 from prorl.api.llm import (
     Chat,
+    Conversation,
     Dialect,
     DialectFactory,
     EngineInfo,
@@ -50,6 +51,7 @@ __all__ = [
     "CommandRecord",
     "ConfigError",
     "ContextOverflow",
+    "Conversation",
     "DemoRecord",
     "Dialect",
     "DialectFactory",

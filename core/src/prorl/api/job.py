@@ -25,8 +25,9 @@ class JobServices(Protocol):
         """Start a sandbox that dies with the job at the latest. ``runtime=None``: the server's choice."""
         ...
 
-    def chat(self) -> Chat:
-        """A new conversation with the policy, pinned to one backend. All chats end up in the trajectory."""
+    def chat(self, agent: str = "") -> Chat:
+        """A new conversation with the policy, pinned to the job's backend. All chats end up in the trajectory, as
+        segments of their own; ``agent`` names a sub-agent's."""
         ...
 
     def tools(self, names: tuple[str, ...]) -> list[Tool]:

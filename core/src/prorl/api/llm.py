@@ -13,24 +13,29 @@ import httpx
 import msgspec
 
 from prorl.wire.sampling import SamplingParams
-from prorl.wire.trajectory import Finish, ToolCall, Trajectory, VersionSpan
+from prorl.wire.trajectory import Finish, SegmentOrigin, ToolCall, Trajectory, VersionSpan
 
 LogprobKind = Literal["processed", "temperature", "raw"]
 Role = Literal["system", "user", "assistant", "tool"]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """A message to be rendered. ``name`` is the tool's for role ``tool``."""
+    """A message to be rendered. ``name`` is the tool's for role ``tool``; ``tool_calls`` are an assistant's, whose
+    ``content`` is then the text without them."""
 
     role: Role
     content: str
     name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
 
 
 class EngineInfo(msgspec.Struct, kw_only=True):
     """What an engine says of itself. ``chat_template`` is Jinja source where the engine hands it out;
     ``special_tokens`` the texts that templates name (``bos_token``, ``eos_token``). ``incarnation`` changes when the
-    engine restarts (and has forgotten the weights that were pushed to it), where it lets one know."""
+    engine restarts (and has forgotten the weights that were pushed to it), where it lets one know. ``takes`` is what
+    it samples after: token ids, or only messages that it renders itself (then a trajectory is trainable only where it
+    returns both id lists)."""
 
     dialect: str
     model: str
@@ -41,6 +46,7 @@ class EngineInfo(msgspec.Struct, kw_only=True):
     special_tokens: dict[str, str] = {}
     version: str | None = None
     incarnation: str | None = None
+    takes: Literal["ids", "messages"] = "ids"
 
 
 class Generation(msgspec.Struct, kw_only=True):
@@ -48,6 +54,8 @@ class Generation(msgspec.Struct, kw_only=True):
 
     ``weight_spans`` carry the engine's own names of its weights; an empty name stands for weights that it was not told
     the name of: those the backend was registered with.
+
+    ``text`` and ``tool_calls`` are filled by engines that take messages and parse replies themselves.
     """
 
     token_ids: list[int]
@@ -58,6 +66,25 @@ class Generation(msgspec.Struct, kw_only=True):
     weight_spans: list[VersionSpan] | None = None
     cached_tokens: int | None = None
     logprob_kind: LogprobKind = "processed"
+    text: str | None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class ToolSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool in OpenAI's function form; ``parameters`` is a JSON schema."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+class Conversation(msgspec.Struct, frozen=True, kw_only=True):
+    """What the prompt ids of a call stand for, for engines whose HTTP also (or only) takes messages. ``prefix`` counts
+    the leading ids that end with the last sampled reply (0: there was none)."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSchema, ...] = ()
+    prefix: int = 0
 
 
 class Tokenizer(Protocol):
@@ -87,7 +114,10 @@ class Dialect(Protocol):
         cache_salt: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
-    ) -> Generation: ...
+        conversation: Conversation | None = None,
+    ) -> Generation:
+        """One reply, sampled after exactly ``prompt_ids``. Engines that take ids ignore ``conversation``."""
+        ...
 
     async def abort(self, request_id: str) -> None: ...
 
@@ -106,18 +136,10 @@ class DialectFactory(Protocol):
     def connect(self, client: httpx.AsyncClient, url: str, *, model: str | None) -> Dialect: ...
 
 
-class ToolSchema(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool in OpenAI's function form; ``parameters`` is a JSON schema."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
-
-
 class Reply(msgspec.Struct, kw_only=True):
     """What the model said: decoded text (special tokens left out), parsed calls, and how it ended.
 
-    ``answer`` is the text after any thinking and without the tool calls.
+    ``answer`` is the text after any thinking and without the tool calls, ``reasoning`` the thinking.
     """
 
     text: str
@@ -125,10 +147,26 @@ class Reply(msgspec.Struct, kw_only=True):
     tool_calls: list[ToolCall]
     finish: Finish
     tokens: int
+    reasoning: str = ""
 
 
 class Chat(Protocol):
     """A conversation on one token stream. Earlier ids are never encoded again (design: token ledger)."""
+
+    @property
+    def room(self) -> int:
+        """Tokens that the context of the backend in use still takes; 0 before :meth:`open`."""
+        ...
+
+    @property
+    def tokens(self) -> int:
+        """Length of the stream so far."""
+        ...
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The conversation so far, replies included (as the model wrote them)."""
+        ...
 
     async def open(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> None:
         """Render the prompt once. Raises ``ContextOverflow`` when it does not fit, ``ModelFault`` without a backend."""
@@ -138,10 +176,25 @@ class Chat(Protocol):
         """Sample one reply and append it. Raises ``ContextOverflow`` or ``ModelFault``."""
         ...
 
-    async def observe(self, messages: Sequence[Message], *, ms: float = 0.0) -> None:
-        """Append tool results or user messages: only what the template adds between is rendered."""
+    async def observe(self, messages: Sequence[Message], *, ms: float = 0.0, keep_free: int = 1) -> None:
+        """Append tool results or user messages: only what the template adds between is rendered.
+
+        Raises ``ContextOverflow``, and appends nothing, when fewer than ``keep_free`` tokens would be left for a reply.
+        """
+        ...
+
+    async def restart(self, messages: Sequence[Message], *, origin: SegmentOrigin, note: str = "") -> None:
+        """Go on in a new segment that begins with these messages (the context was compacted, for instance); the tools
+        stay. The old segment stays in the trajectory."""
+        ...
+
+    def fork(self, turns: int | None = None) -> Chat:
+        """Another chat that shares the first ``turns`` turns of this one's stream (``None``: all of it) and goes on
+        in a segment of its own, of origin ``branch``. Turns count prompt, replies and observations alike."""
         ...
 
     def note(self, text: str) -> None: ...
 
-    def trajectory(self) -> Trajectory: ...
+    def trajectory(self) -> Trajectory:
+        """The trajectory of the whole job so far."""
+        ...

@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from prorl.api.errors import ConfigError, ModelFault, boundary
-from prorl.api.llm import Dialect, EngineInfo, Generation, Tokenizer
+from prorl.api.llm import Conversation, Dialect, EngineInfo, Generation, Tokenizer
 from prorl.llm.checks import check_reply, fit_context
 from prorl.llm.settings import PoolSettings
 from prorl.llm.tokenizers import TokenizerShelf
@@ -93,13 +93,23 @@ class Backend:
         return await self._shelf.load(self.spec.tokenizer)
 
     async def generate(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, session_id: str, priority: int
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        session_id: str,
+        priority: int,
+        conversation: Conversation | None = None,
     ) -> Generation:
         """One attempt at one reply, checked. Raises ``ModelFault`` and ``ContextOverflow``; a cancelled call is
         aborted at the engine."""
         sampling = fit_context(prompt_ids, sampling, self.info)
         request_id = uuid.uuid4().hex
-        call = asyncio.ensure_future(self._ask(prompt_ids, sampling, request_id, session_id, priority))
+        call = asyncio.ensure_future(
+            self._ask(
+                prompt_ids, sampling, request_id, session_id=session_id, priority=priority, conversation=conversation
+            )
+        )
         self._running.add(call)
         self.calls += 1
         self.in_flight += 1
@@ -122,7 +132,14 @@ class Backend:
         return call.result()
 
     async def _ask(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, request_id: str, session_id: str, priority: int
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        request_id: str,
+        *,
+        session_id: str,
+        priority: int,
+        conversation: Conversation | None,
     ) -> Generation:
         with boundary(ModelFault, f"{self.info.dialect} at {self.url}"):
             generation = await self.dialect.generate(
@@ -132,6 +149,7 @@ class Backend:
                 session_id=session_id,
                 cache_salt=self.policy_version,  # keeps prefixes that older weights computed out of the cache
                 priority=priority,
+                conversation=conversation,
             )
             return check_reply(generation, prompt_ids, sampling, self.info, url=self.url)
 

@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from prorl.api.errors import ModelFault
-from prorl.api.llm import Generation
+from prorl.api.llm import Conversation, Generation
 from prorl.llm.backend import Backend
 from prorl.llm.settings import PoolSettings
 from prorl.wire.sampling import SamplingParams
@@ -60,7 +60,7 @@ class Sampled(msgspec.Struct, kw_only=True):
 
 
 class Lease:
-    """Made by :meth:`BackendPool.lease`; one per task. Not for two calls at once."""
+    """Made by :meth:`BackendPool.lease`; one per task. Its chats may call at the same time."""
 
     def __init__(self, pool: Assigning, job_id: str, *, priority: int, wait_s: float, hold: Hold) -> None:
         self.job_id = job_id
@@ -78,7 +78,9 @@ class Lease:
         """
         return await self._find(avoid=set())
 
-    async def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Sampled:
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, conversation: Conversation | None = None
+    ) -> Sampled:
         """One reply, checked. Raises ``ModelFault`` and ``ContextOverflow``."""
         avoid: set[str] = set()
         for attempt in range(1, self._pool.settings.attempts + 1):
@@ -86,7 +88,11 @@ class Lease:
             version, started = backend.policy_version, perf_counter()
             try:
                 generation = await backend.generate(
-                    prompt_ids, sampling, session_id=self.job_id, priority=self._priority
+                    prompt_ids,
+                    sampling,
+                    session_id=self.job_id,
+                    priority=self._priority,
+                    conversation=conversation,
                 )
             except ModelFault as fault:
                 if fault.code != "unreachable":

@@ -19,10 +19,13 @@ from prorl.wire.trajectory import ToolCall
 
 
 class ParsedReply(msgspec.Struct, kw_only=True):
-    """``answer`` is the text after any thinking and without the calls. ``thinking``: the text ends amidst thinking."""
+    """``answer`` is the text after any thinking and without the calls, ``reasoning`` the thinking, ``content`` the text
+    as it was written, thinking included, without the calls. ``thinking``: the text ends amidst thinking."""
 
     answer: str
     tool_calls: list[ToolCall]
+    reasoning: str = ""
+    content: str = ""
     thinking: bool = False
 
 
@@ -41,8 +44,9 @@ class ToolFormat(Protocol):
         """A tool's result as a user would say it, for a template that has no tool role."""
         ...
 
-    def parse(self, text: str, *, thinking: bool = False) -> ParsedReply:
-        """Read one reply. ``thinking``: the prompt had already opened ``<think>``."""
+    def parse(self, text: str, *, thinking: bool = False, tools: Sequence[ToolSchema] = ()) -> ParsedReply:
+        """Read one reply. ``thinking``: the prompt had already opened ``<think>``; ``tools``: those it
+        was given, whose schemas say what the arguments of formats without types are."""
         ...
 
 
@@ -78,7 +82,7 @@ class HermesFormat:
     def wrap_response(self, body: str) -> str:
         return f"<tool_response>\n{body}\n</tool_response>"
 
-    def parse(self, text: str, *, thinking: bool = False) -> ParsedReply:
+    def parse(self, text: str, *, thinking: bool = False, tools: Sequence[ToolSchema] = ()) -> ParsedReply:
         answer: list[str] = []
         calls: list[ToolCall] = []
         at, tagged = 0, thinking

@@ -16,9 +16,10 @@ from prorl.api.job import Job
 from prorl.api.llm import Chat
 from prorl.api.sandbox import Sandbox, SandboxSpec
 from prorl.api.tools import Tool
-from prorl.llm.chat import ChatSession, RendererCache
-from prorl.llm.ledger import merge
-from prorl.llm.pool import BackendPool, Lease
+from prorl.llm.chat import ChatSession, ChatSetup
+from prorl.llm.ledger import Ledger
+from prorl.llm.pool import BackendPool
+from prorl.llm.renderers import RendererCache
 from prorl.pipeline.events import EventLog, encode_data
 from prorl.pipeline.faults import trim
 from prorl.pipeline.timer import JobTimer
@@ -51,7 +52,18 @@ class House:
 class Services:
     """Implements :class:`prorl.api.job.JobServices`. Call :meth:`attach` with the job that it serves."""
 
-    __slots__ = ("_chats", "_closed", "_events", "_house", "_job", "_lease", "_loop", "_sandboxes", "_timer", "_timing")
+    __slots__ = (
+        "_chats",
+        "_closed",
+        "_events",
+        "_house",
+        "_job",
+        "_ledger",
+        "_loop",
+        "_sandboxes",
+        "_timer",
+        "_timing",
+    )
 
     def __init__(self, house: House, events: EventLog, timer: JobTimer, timing: Timing) -> None:
         self._house = house
@@ -61,8 +73,8 @@ class Services:
         self._loop = asyncio.get_running_loop()
         self._job: Job | None = None
         self._sandboxes: list[Sandbox] = []
-        self._lease: Lease | None = None
-        self._chats: list[ChatSession] = []
+        self._ledger = Ledger()
+        self._chats: ChatSetup | None = None
         self._closed = False
 
     def attach(self, job: Job) -> None:
@@ -77,25 +89,26 @@ class Services:
         self.adopt(sandbox)
         return sandbox
 
-    def chat(self) -> Chat:
+    def chat(self, agent: str = "") -> Chat:
         job = self._open_job()
-        if self._lease is None:
-            self._lease = self._house.pool.lease(
+        if self._chats is None:
+            lease = self._house.pool.lease(
                 job.id,
                 priority=job.request.priority,
                 wait_s=job.request.backend_wait_s,
                 hold=self._timer.hold,
             )
-            job.exit_stack.callback(self._lease.release)
-        chat = ChatSession(
-            self._lease,
-            sampling=job.request.sampling_params,
-            renderers=self._house.renderers,
-            spend=self.spend,
-            emit=self.emit,
-        )
-        self._chats.append(chat)
-        return chat
+            job.exit_stack.callback(lease.release)
+            self._chats = ChatSetup(
+                lease=lease,
+                renderers=self._house.renderers,
+                ledger=self._ledger,
+                sampling=job.request.sampling_params,
+                rendering=job.request.rendering,
+                spend=self.spend,
+                emit=self.emit,
+            )
+        return ChatSession(self._chats, agent=agent)
 
     def tools(self, names: tuple[str, ...]) -> list[Tool]:
         return [self._house.registry.tool(name).factory() for name in names]
@@ -141,7 +154,7 @@ class Services:
 
     def trajectory(self) -> Trajectory:
         """All of the job's chats as one trajectory."""
-        return merge([chat.trajectory() for chat in self._chats]) if self._chats else Trajectory()
+        return self._ledger.trajectory()
 
     def close(self) -> None:
         """No more services; also lets go of the job, so that both are freed at once and not by the collector."""

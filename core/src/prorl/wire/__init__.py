@@ -5,6 +5,7 @@ Requests forbid unknown fields (a typo is an error); results may gain fields (a 
 
 from prorl.wire.backends import BackendSpec, BackendStatus, ClearRequest, PoolStatus
 from prorl.wire.jobs import STAGES, Budgets, CancelRequest, JobRequest, StageName, StopRequest
+from prorl.wire.rendering import RenderingParams
 from prorl.wire.results import (
     FaultKind,
     JobEvent,
@@ -27,7 +28,16 @@ from prorl.wire.service import (
     StageStatus,
     Switched,
 )
-from prorl.wire.trajectory import Finish, Segment, ToolCall, Trajectory, Turn, VersionSpan
+from prorl.wire.trajectory import (
+    Certificate,
+    Finish,
+    Segment,
+    SegmentOrigin,
+    ToolCall,
+    Trajectory,
+    Turn,
+    VersionSpan,
+)
 
 __all__ = [
     "STAGES",
@@ -36,6 +46,7 @@ __all__ = [
     "Budgets",
     "CancelReply",
     "CancelRequest",
+    "Certificate",
     "ClearRequest",
     "FaultKind",
     "Finish",
@@ -48,10 +59,12 @@ __all__ = [
     "PluginState",
     "PoolStatus",
     "Problem",
+    "RenderingParams",
     "RolloutError",
     "RolloutResult",
     "SamplingParams",
     "Segment",
+    "SegmentOrigin",
     "ServiceStatus",
     "StageName",
     "StageStatus",

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from prorl.wire.rendering import RenderingParams
 from prorl.wire.sampling import SamplingParams
 
 Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=604_800.0)]
@@ -50,6 +51,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     job_id: JobId | None = None
     group_id: JobId | None = None
     sampling_params: SamplingParams = SamplingParams()
+    rendering: RenderingParams = RenderingParams()
     budgets: Budgets = Budgets()
     priority: Annotated[int, msgspec.Meta(ge=-1_000_000, le=1_000_000)] = 0
     settings: dict[str, Any] = {}

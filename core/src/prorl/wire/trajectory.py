@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 Finish = Literal["stop", "length", "abort"]
+SegmentOrigin = Literal["open", "compaction", "rewrite", "branch"]
 
 
 class VersionSpan(msgspec.Struct, frozen=True, array_like=True):
@@ -22,18 +23,27 @@ class VersionSpan(msgspec.Struct, frozen=True, array_like=True):
     count: int
 
 
-class Segment(msgspec.Struct, kw_only=True):
+class Segment(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Parallel lists over one token stream, all of the same length.
 
     ``loss_mask`` is 1 exactly for tokens that an engine sampled at that place. ``logprobs`` is the engine's natural-log
     probability for those and ``None`` elsewhere. ``versions`` run-length codes the policy version of every token;
     rendered tokens carry the empty version ``""``.
+
+    ``origin`` says why the segment began: a conversation was opened, its context was compacted, the template rewrote
+    its history, or it branched off. ``parent`` is the segment it goes on from. ``shared`` counts leading tokens copied
+    from the parent: they are context here (mask 0, no logprob, version ``""``) and are trained on there, once.
+    ``agent`` names the sub-agent whose conversation it is (``""``: the main one).
     """
 
     tokens: list[int]
     logprobs: list[float | None]
     loss_mask: list[int]
     versions: list[VersionSpan]
+    origin: SegmentOrigin = "open"
+    parent: int | None = None
+    shared: int = 0
+    agent: str = ""
 
 
 class ToolCall(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -63,11 +73,23 @@ class Turn(msgspec.Struct, kw_only=True, omit_defaults=True):
     ms: float = 0.0
 
 
+class Certificate(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Chained hashes of a trajectory, made while it grew: ``links[i]`` (sha256, hex) covers turn ``i`` with its tokens,
+    logprobs, mask and versions, every token before it in its segment, and ``links[i - 1]``. ``scheme`` names the exact
+    recipe. ``signature`` is the server's HMAC over the last link where it was given a key.
+    """
+
+    scheme: str
+    links: list[str]
+    signature: str | None = None
+
+
 class Trajectory(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Segments, turns, and the names of what produced them.
 
     ``trainable`` is false when the token ids or logprobs did not come from an engine (a chat-only backend).
-    ``tokenizer`` and ``template`` name the source and digest of what rendered the prompt.
+    ``tokenizer`` and ``template`` name the source and digest of what rendered the prompt. ``certificate`` is what
+    ``prorl verify`` checks.
     """
 
     segments: list[Segment] = []
@@ -78,6 +100,7 @@ class Trajectory(msgspec.Struct, kw_only=True, omit_defaults=True):
     logprob_kind: str | None = None
     trainable: bool = True
     notes: list[str] = []
+    certificate: Certificate | None = None
 
     def input_ids(self, turn: Turn) -> list[int]:
         """The paper's ``input_ids`` of a turn: everything before it in its segment."""

@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from prorl.api.errors import ConfigError, ModelFault
-from prorl.api.llm import Dialect, EngineInfo, Generation, Tokenizer
+from prorl.api.llm import Conversation, Dialect, EngineInfo, Generation, Tokenizer
 from prorl.llm.dialects.http import Endpoint
 from prorl.llm.dialects.remote_tokenizer import RemoteTokenizer
 from prorl.wire.sampling import SamplingParams
@@ -139,6 +139,7 @@ class LlamaCpp:
         cache_salt: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
+        conversation: Conversation | None = None,
     ) -> Generation:
         try:
             async with asyncio.timeout(timeout):

@@ -17,7 +17,7 @@ import httpx
 import msgspec
 
 from prorl.api.errors import ConfigError, ModelFault
-from prorl.api.llm import Dialect, EngineInfo, Generation, LogprobKind, Tokenizer
+from prorl.api.llm import Conversation, Dialect, EngineInfo, Generation, LogprobKind, Tokenizer
 from prorl.llm.checks import MISSING
 from prorl.llm.dialects import vllm_shapes as shapes
 from prorl.llm.dialects.http import Endpoint, Unsupported
@@ -90,6 +90,7 @@ class Vllm:
         cache_salt: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
+        conversation: Conversation | None = None,
     ) -> Generation:
         common: dict[str, Any] = {"model": self._model, "request_id": request_id, "return_token_ids": True}
         if cache_salt is not None:
