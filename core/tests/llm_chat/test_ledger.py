@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from prorl.api import ModelFault
 from prorl.llm.ledger import Ledger, Source
-from prorl.wire import ToolCall, VersionSpan
+from prorl.wire import SamplingParams, ToolCall, VersionSpan
+from prorl.wire.certificate import certify
+from prorl.wire.soundness import check_trajectory
 
 IDS = st.lists(st.integers(0, 200_000), max_size=6)
 RENDERED = st.tuples(st.sampled_from(["rendered", "segment", "branch"]), IDS, st.integers(0, 9))
@@ -18,7 +20,9 @@ OPS = st.lists(RENDERED | SAMPLED, max_size=12)
 
 
 def sampled(kit, stream, ids, version="v1", **more):
-    stream.append_sampled(kit.generation(ids, **more), backend="http://e", policy_version=version, text="t", ms=1.0)
+    generation = kit.generation(ids, **more)
+    where = {"backend": "http://e", "policy_version": version}
+    stream.append_sampled(generation, after=stream.ids, text="t", ms=1.0, **where)
 
 
 @settings(deadline=None)
@@ -40,8 +44,10 @@ def test_earlier_ids_never_change(kit, ops):
         else:
             sampled(kit, stream, op[1], op[2])
     end = ledger.trajectory()
+    assert end.certificate == certify(end), "turn by turn and all at once give the same chain"
     assert [stream.ids for stream in streams] == [segment.tokens for segment in end.segments]
     for snapshot, encoded in past:
+        assert check_trajectory(snapshot) == [], "every moment of it is certified"
         assert msgspec.json.encode(snapshot) == encoded, "a snapshot changed afterwards"
         assert end.turns[: len(snapshot.turns)] == snapshot.turns
         for old, new in zip(snapshot.segments, end.segments, strict=False):
@@ -93,6 +99,9 @@ def test_two_versions_in_one_reply(kit):
         {"logprobs": [-math.inf, -1.0]},
         {"weight_spans": [VersionSpan("a", 1)]},
         {"weight_spans": [VersionSpan("a", 3), VersionSpan("b", -1)]},
+        {"logprobs": [-1.0, 0.5]},
+        {"token_ids": [2, -3]},
+        {"token_ids": [2, 2**32]},
     ],
 )
 def test_what_does_not_fit_is_not_appended(kit, change):
@@ -101,9 +110,41 @@ def test_what_does_not_fit_is_not_appended(kit, change):
     before = ledger.trajectory()
     generation = msgspec.structs.replace(kit.generation([2, 3]), **change)
     with pytest.raises(ModelFault) as caught:
-        stream.append_sampled(generation, backend="e", policy_version="v", text="")
+        stream.append_sampled(generation, after=[1], backend="e", policy_version="v", text="")
     assert caught.value.code == "bad_reply"
     assert ledger.trajectory() == before
+
+
+def test_a_reply_to_another_prompt_is_not_appended(kit):
+    """Two callers of one chat, for instance: the stream has grown since one of them asked."""
+    ledger = Ledger()
+    stream = ledger.open([1], text="p")
+    before = ledger.trajectory()
+    for after in ([], [2], [1, 2]):
+        with pytest.raises(ModelFault) as caught:
+            stream.append_sampled(kit.generation([3]), after=after, backend="e", policy_version="v", text="")
+        assert caught.value.code == "wrong_prompt"
+    assert ledger.trajectory() == before
+
+
+def test_tool_calls_that_json_cannot_hold(kit):
+    stream = Ledger().open([1], text="p")
+    calls = [ToolCall(name="x", arguments={"text": "\ud800"})]
+    with pytest.raises(ModelFault) as caught:
+        stream.append_sampled(
+            kit.generation([3]), after=[1], backend="e", policy_version="v", text="", tool_calls=calls
+        )
+    assert caught.value.code == "bad_reply"
+
+
+def test_a_turn_names_what_bent_its_distribution(kit):
+    ledger = Ledger()
+    stream = ledger.open([1], text="p")
+    for sampling in (SamplingParams(max_tokens=7, seed=1), SamplingParams(temperature=0.5, top_k=20)):
+        stream.append_sampled(
+            kit.generation([3]), after=stream.ids, backend="e", policy_version="v", text="", sampling=sampling
+        )
+    assert [turn.sampling for turn in ledger.trajectory().turns] == [{}, {}, {"temperature": 0.5, "top_k": 20.0}]
 
 
 def test_ids_are_a_copy():
@@ -141,6 +182,7 @@ def test_a_payload_linear_in_length(kit):
         for _ in range(turns):
             stream.append_sampled(
                 kit.generation([2] * 10),
+                after=stream.ids,
                 backend="e",
                 policy_version="v",
                 text="t" * 10,

@@ -125,10 +125,11 @@ class ChatSession:
         conversation = Conversation(messages=tuple(self._messages), tools=self._tools, prefix=place.prefix)
         self._at = msgspec.structs.replace(place, may_reply=False)
         try:
-            sampled = await setup.lease.generate(stream.ids, sampling, conversation=conversation)
+            prompt = stream.ids
+            sampled = await setup.lease.generate(prompt, sampling, conversation=conversation)
             if sampled.backend != backend.url:  # it died, and the call was made elsewhere
                 await self._same_renderer(await setup.lease.ready())
-            reply = await self._append(stream, sampled, stops=sampling.stop_token_ids)
+            reply = await self._append(stream, sampled, after=prompt, sampling=sampling)
         except BaseException:
             self._at = place  # nothing was appended: the call may be made again
             raise
@@ -209,18 +210,22 @@ class ChatSession:
         self._tell("chat.open", tokens=len(rendered.ids))
         self._check_room(backend)
 
-    async def _append(self, stream: Stream, sampled: SampledReply, *, stops: Sequence[int]) -> Reply:
+    async def _append(
+        self, stream: Stream, sampled: SampledReply, *, after: Sequence[int], sampling: SamplingParams
+    ) -> Reply:
         generation = sampled.generation
         ids = generation.token_ids
-        said = ids[:-1] if ids and ids[-1] in stops else ids
+        said = ids[:-1] if ids and ids[-1] in sampling.stop_token_ids else ids
         text, renderer, _ = await self._with_renderer(lambda renderer: renderer.tokenizer.decode(said))
         parsed = renderer.tool_format.parse(text, thinking=self._at.thinking, tools=self._tools)
         stream.append_sampled(
             generation,
+            after=after,
             backend=sampled.backend,
             policy_version=sampled.policy_version,
             text=text,
             tool_calls=parsed.tool_calls,
+            sampling=sampling,
             ms=sampled.ms,
         )
         self._messages.append(Message(role="assistant", content=parsed.content, tool_calls=tuple(parsed.tool_calls)))

@@ -57,7 +57,9 @@ class ToolCall(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Turn(msgspec.Struct, kw_only=True, omit_defaults=True):
     """``segments[segment].tokens[start:end]``: one reply (role ``assistant``) or one batch of rendered messages.
 
-    ``ms`` is wall time: of the model call for a reply, of the tools for a ``tool`` turn.
+    ``ms`` is wall time: of the model call for a reply, of the tools for a ``tool`` turn. ``sampling`` names what made
+    the distribution of a reply another one than the policy's own (``{"temperature": 0.7}``): parameters that were not
+    neutral (temperature 1, top_p 1, top_k 0, min_p 0).
     """
 
     role: Literal["prompt", "assistant", "tool", "user"]
@@ -69,18 +71,21 @@ class Turn(msgspec.Struct, kw_only=True, omit_defaults=True):
     finish_reason: Finish | None = None
     backend: str | None = None
     policy_version: str | None = None
+    sampling: dict[str, float] = {}
     cached_tokens: int | None = None
     ms: float = 0.0
 
 
 class Certificate(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Chained hashes of a trajectory, made while it grew: ``links[i]`` (sha256, hex) covers turn ``i`` with its tokens,
-    logprobs, mask and versions, every token before it in its segment, and ``links[i - 1]``. ``scheme`` names the exact
-    recipe. ``signature`` is the server's HMAC over the last link where it was given a key.
+    logprobs, mask and versions, every token before it in its segment, and ``links[i - 1]``. ``seal`` covers the last
+    link and the trajectory's other fields. ``scheme`` names the exact recipe. ``signature`` is the server's HMAC over
+    the seal and the result's outcome, where the server was given a key.
     """
 
     scheme: str
     links: list[str]
+    seal: str
     signature: str | None = None
 
 
