@@ -18,13 +18,20 @@ T = TypeVar("T")
 BUSY = (408, 425, 429)
 # A reply of 100,000 tokens with its logprobs and the echoed prompt has about 10 MiB.
 LARGEST_ANSWER = 256 << 20
+_QUOTED = 500
 
 
-class Unsupported(ModelFault):
+class Refused(ModelFault):
+    """The engine answered with another status than 200; ``said`` is what it wrote beside it."""
+
+    def __init__(self, message: str, *, code: str, status: int, said: str) -> None:
+        super().__init__(message, code=code)
+        self.status = status
+        self.said = said
+
+
+class Unsupported(Refused):
     """The engine has no such endpoint, or has it switched off."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code="rejected")
 
 
 class Endpoint(Generic[T]):
@@ -79,12 +86,12 @@ class Endpoint(Generic[T]):
             raise ModelFault(f"{self._url} is not registered any more", code="unreachable") from error
         if response.status_code == httpx.codes.OK:
             return response
-        said = f"{self._url} answered {response.status_code}: {response.text[:500]}"
-        if response.status_code >= 500 or response.status_code in BUSY:
-            raise ModelFault(said, code="unreachable")
-        if response.status_code in (403, 404, 405):
-            raise Unsupported(said)
-        raise ModelFault(said, code="rejected")
+        status, said = response.status_code, response.text[:_QUOTED]
+        message = f"{self._url} answered {status}: {said}"
+        if status >= 500 or status in BUSY:
+            raise Refused(message, code="unreachable", status=status, said=said)
+        kind = Unsupported if status in (403, 404, 405) else Refused
+        raise kind(message, code="rejected", status=status, said=said)
 
     async def _read(self, response: httpx.Response) -> None:
         """Take the body in, up to a bound: what stands at the other end is believed in nothing, its size neither."""

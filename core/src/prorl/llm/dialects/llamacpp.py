@@ -18,26 +18,13 @@ import msgspec
 from prorl.api.errors import ConfigError, ModelFault
 from prorl.api.llm import Conversation, Dialect, EngineInfo, Generation, Tokenizer
 from prorl.llm.dialects.http import Endpoint
+from prorl.llm.dialects.models import Models, choose, owned_by
 from prorl.llm.dialects.remote_tokenizer import RemoteTokenizer
 from prorl.wire.sampling import SamplingParams
 from prorl.wire.trajectory import Finish
 
 _LIKELIEST = 500
 _FORCED = 1e6  # a bias on one logit that no other can outweigh
-
-
-class ModelMeta(msgspec.Struct):
-    n_vocab: int
-
-
-class ModelCard(msgspec.Struct):
-    id: str
-    owned_by: str = ""
-    meta: ModelMeta | None = None
-
-
-class Models(msgspec.Struct):
-    data: list[ModelCard]
 
 
 class GenerationSettings(msgspec.Struct):
@@ -89,8 +76,7 @@ class LlamaCppFactory:
     """A server whose models are ``owned_by: llamacpp``."""
 
     async def detect(self, client: httpx.AsyncClient, url: str) -> bool:
-        models = await Endpoint(client, f"{url}/v1/models", Models).get_or_none()
-        return models is not None and any(card.owned_by == "llamacpp" for card in models.data)
+        return await owned_by(client, url, "llamacpp")
 
     def connect(self, client: httpx.AsyncClient, url: str, *, model: str | None) -> Dialect:
         return LlamaCpp(client, url, model=model)
@@ -110,7 +96,7 @@ class LlamaCpp:
         self._detokenize = Endpoint(client, f"{url}/detokenize", Content)
 
     async def describe(self) -> EngineInfo:
-        card = (await Endpoint(self._client, f"{self._url}/v1/models", Models).get()).data[0]
+        card = choose((await Endpoint(self._client, f"{self._url}/v1/models", Models).get()).data, None, self._url)
         name = card.id.rsplit("/", 1)[-1]  # by default the id is the file's path on the engine's machine
         if self._model not in (None, card.id, name):
             raise ConfigError(f"{self._url} does not serve the model {self._model!r}; it serves: {name}")

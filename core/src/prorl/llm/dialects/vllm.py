@@ -16,27 +16,24 @@ from typing import Any
 import httpx
 import msgspec
 
-from prorl.api.errors import ConfigError, ModelFault
+from prorl.api.errors import ModelFault
 from prorl.api.llm import Conversation, Dialect, EngineInfo, Generation, LogprobKind, Tokenizer
-from prorl.llm.checks import MISSING
 from prorl.llm.dialects import vllm_shapes as shapes
 from prorl.llm.dialects.http import Endpoint, Unsupported
+from prorl.llm.dialects.models import Models, choose, owned_by
 from prorl.llm.dialects.remote_tokenizer import RemoteTokenizer
+from prorl.llm.dialects.replies import finish_of, is_neutral, known, only, same_tokens, version_spans
 from prorl.wire.sampling import SamplingParams
-from prorl.wire.trajectory import Finish, VersionSpan
+from prorl.wire.trajectory import VersionSpan
 
 _START_TIME = re.compile(rb"^process_start_time_seconds ([0-9.e+]+)", re.MULTILINE)
-# What vLLM calls weights that nobody has named yet.
-_UNNAMED = "default"
-_FINISHES: dict[str | None, Finish] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 
 class VllmFactory:
     """A server whose models are ``owned_by: vllm``."""
 
     async def detect(self, client: httpx.AsyncClient, url: str) -> bool:
-        models = await Endpoint(client, f"{url}/v1/models", shapes.Models).get_or_none()
-        return models is not None and any(card.owned_by == "vllm" for card in models.data)
+        return await owned_by(client, url, "vllm")
 
     def connect(self, client: httpx.AsyncClient, url: str, *, model: str | None) -> Dialect:
         return Vllm(client, url, model=model)
@@ -51,15 +48,14 @@ class Vllm:
         self._model = model
         self._processed = False
         self._has_generate = True
+        self._started: str | None = None
+        self._was_named = False
         self._generate = Endpoint(client, f"{url}/inference/v1/generate", shapes.Generated)
         self._complete = Endpoint(client, f"{url}/v1/completions", shapes.Completed)
 
     async def describe(self) -> EngineInfo:
-        models = (await Endpoint(self._client, f"{self._url}/v1/models", shapes.Models).get()).data
-        card = next((card for card in models if self._model in (None, card.id)), None)
-        if card is None:
-            serves = ", ".join(card.id for card in models)
-            raise ConfigError(f"{self._url} does not serve the model {self._model!r}; it serves: {serves or 'nothing'}")
+        models = (await Endpoint(self._client, f"{self._url}/v1/models", Models).get()).data
+        card = choose(models, self._model, self._url)
         if card.max_model_len is None:
             raise ModelFault(f"{self._url} does not say how long its context is", code="bad_response")
         self._model = card.id
@@ -70,6 +66,7 @@ class Vllm:
         )
         config = server.vllm_config.model_config if server else shapes.ModelConfig()
         self._processed = config.logprobs_mode == "processed_logprobs"
+        self._started = await self._start_time()
         return EngineInfo(
             dialect="vllm",
             model=card.id,
@@ -77,7 +74,7 @@ class Vllm:
             chat_template=tokenizer.chat_template if tokenizer else None,
             special_tokens=tokenizer.special_tokens() if tokenizer else {},
             version=version.version if version else None,
-            incarnation=await self._start_time(),
+            incarnation=self._started,
         )
 
     async def generate(
@@ -141,17 +138,19 @@ class Vllm:
         if priority:
             body["priority"] = -priority  # there, lower is earlier
         answer = await self._generate.post(body)
-        choice = self._only(answer.choices)
+        choice = only(answer.choices, self._url)
         content = (choice.logprobs.content if choice.logprobs else None) or []
         ids = choice.token_ids or []
-        self._same_tokens(ids, [entry.id for entry in content])
+        spans = version_spans(choice.weight_versions, self._url)
+        await self._check_names(spans)
+        same_tokens(ids, [entry.id for entry in content], self._url)
         return Generation(
             token_ids=ids,
-            logprobs=_known(entry.logprob for entry in content),
-            finish=self._finish(choice.finish_reason),
+            logprobs=known(entry.logprob for entry in content),
+            finish=finish_of(choice.finish_reason, self._url),
             stop_token=_stop_token(choice, ids),
             prompt_echo=answer.prompt_token_ids,
-            weight_spans=self._spans(choice.weight_versions),
+            weight_spans=spans,
             cached_tokens=answer.usage.cached_tokens if answer.usage else None,
             logprob_kind=self._kind(sampling),
         )
@@ -168,53 +167,34 @@ class Vllm:
                 "return_tokens_as_token_ids": True,
             }
         )
-        choice = self._only(answer.choices)
+        choice = only(answer.choices, self._url)
         if choice.token_ids is None:
             raise ModelFault(f"{self._url} returned no token ids: vLLM 0.10.2 or newer is needed", code="bad_response")
         logprobs = choice.logprobs or shapes.CompletionLogprobs()
-        self._same_tokens(choice.token_ids, [shapes.id_in(token) for token in logprobs.tokens])
+        same_tokens(choice.token_ids, [shapes.id_in(token) for token in logprobs.tokens], self._url)
         return Generation(
             token_ids=choice.token_ids,
-            logprobs=_known(logprobs.token_logprobs),
-            finish=self._finish(choice.finish_reason),
+            logprobs=known(logprobs.token_logprobs),
+            finish=finish_of(choice.finish_reason, self._url),
             stop_token=_stop_token(choice, choice.token_ids),
             prompt_echo=choice.prompt_token_ids,
             cached_tokens=answer.usage.cached_tokens if answer.usage else None,
             logprob_kind=self._kind(sampling),
         )
 
-    def _only(self, choices: list[shapes.AnyChoice]) -> shapes.AnyChoice:
-        if len(choices) != 1:
-            raise ModelFault(f"{self._url} returned {len(choices)} choices for one request", code="bad_response")
-        return choices[0]
-
-    def _same_tokens(self, ids: list[int], of_logprobs: list[int | None]) -> None:
-        """Logprobs name the token they are for; a shorter list is left to the checks of every dialect."""
-        for place, (token, named) in enumerate(zip(ids, of_logprobs, strict=False)):
-            if named is not None and named != token:
-                raise ModelFault(
-                    f"{self._url}: token {place} is {token}, its logprob is of {named}", code="missing_logprobs"
-                )
-
-    def _spans(self, spans: list[shapes.Span] | None) -> list[VersionSpan] | None:
-        if spans is None:
-            return None
-        end = 0
-        for span in spans:
-            if span.start != end:
-                raise ModelFault(f"{self._url}: version spans leave a gap at token {end}", code="version_gap")
-            end = span.end
-        return [VersionSpan("" if span.version == _UNNAMED else span.version, span.end - span.start) for span in spans]
-
-    def _finish(self, reason: str | None) -> Finish:
-        if reason not in _FINISHES:
-            raise ModelFault(f"{self._url} finished for an unknown reason: {reason!r}", code="bad_response")
-        return _FINISHES[reason]
+    async def _check_names(self, spans: list[VersionSpan] | None) -> None:
+        """Weights whose name was known and no longer is: a restarted engine has forgotten both, and its replies are of
+        other weights than it is registered with. The next health check would say so too late for this one."""
+        if spans and self._was_named and not any(span.version for span in spans):
+            if await self._start_time() != self._started:
+                raise ModelFault(f"{self._url} has restarted and lost its weights", code="unreachable")
+            self._was_named = False  # somebody took the name away
+        elif spans and spans[-1].version:
+            self._was_named = True
 
     def _kind(self, sampling: SamplingParams) -> LogprobKind:
         """vLLM's default is the logprob before temperature and cuts; without those the two are one."""
-        neutral = (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (1.0, 1.0, 0, 0.0)
-        return "processed" if self._processed or neutral else "raw"
+        return "processed" if self._processed or is_neutral(sampling) else "raw"
 
     async def _start_time(self) -> str | None:
         """A restarted server has forgotten the weights that were pushed to it, and says so nowhere else."""
@@ -244,10 +224,6 @@ def _sampling(sampling: SamplingParams) -> dict[str, Any]:
         "skip_special_tokens": False,
         **({} if sampling.seed is None else {"seed": sampling.seed}),
     }
-
-
-def _known(logprobs: Any) -> list[float]:
-    return [MISSING if logprob is None else logprob for logprob in logprobs]
 
 
 def _stop_token(choice: shapes.AnyChoice, ids: list[int]) -> int | None:

@@ -6,21 +6,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from prorl.llm.dialects.replies import Span
+
 
 def id_in(token: str | None) -> int | None:
     """``"token_id:17"`` -> 17."""
     prefix, _, number = (token or "").partition(":")
     return int(number) if prefix == "token_id" and number.isdecimal() else None
-
-
-class ModelCard(msgspec.Struct):
-    id: str
-    owned_by: str = ""
-    max_model_len: int | None = None
-
-
-class Models(msgspec.Struct):
-    data: list[ModelCard]
 
 
 class Version(msgspec.Struct):
@@ -65,12 +57,6 @@ class Usage(msgspec.Struct):
     @property
     def cached_tokens(self) -> int | None:
         return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
-
-
-class Span(msgspec.Struct):
-    version: str
-    start: int
-    end: int
 
 
 class TokenLogprob(msgspec.Struct):
