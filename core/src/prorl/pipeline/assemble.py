@@ -14,6 +14,7 @@ from prorl.api.errors import Fault
 from prorl.pipeline.faults import describe, status_of, text_of
 from prorl.pipeline.record import JobRecord
 from prorl.pipeline.verdict import Verdict, read_verdict, versions_in
+from prorl.wire.certificate import sign
 from prorl.wire.results import RolloutError, RolloutResult, Status, Timing
 from prorl.wire.trajectory import Trajectory
 
@@ -21,18 +22,22 @@ log = logging.getLogger("prorl.pipeline")
 _encoder = msgspec.json.Encoder()
 
 
-def assemble(record: JobRecord, *, server: str) -> tuple[Status, bytes]:
-    """The job's status and its result as JSON."""
+def assemble(record: JobRecord, *, server: str, key: bytes | None = None) -> tuple[Status, bytes]:
+    """The job's status and its result as JSON, signed if there is a ``key``."""
     try:
         if record.broken is not None:
             raise record.broken  # noqa: TRY301 - both ways in which our own code can fail end below
-        result = _result(record, server)
+        result = _signed(_result(record, server), key)
         return result.status, _encoder.encode(result)
     except BaseException as bug:  # what a handler returned may raise anything when it is looked at
         log.exception("job %s: no result could be assembled", record.id)
         error = RolloutError(kind="internal", message=f"{type(bug).__name__}: {text_of(bug)}", stage=record.stage)
         error.message = error.message.encode("utf-8", "replace").decode()
-        return "failed", _encoder.encode(_bare(record, server, error))
+        return "failed", _encoder.encode(_signed(_bare(record, server, error), key))
+
+
+def _signed(result: RolloutResult, key: bytes | None) -> RolloutResult:
+    return result if key is None else sign(key, result)
 
 
 def _result(record: JobRecord, server: str) -> RolloutResult:

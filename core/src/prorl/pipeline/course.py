@@ -270,7 +270,7 @@ class Course:
 
     def _finish(self, record: JobRecord) -> None:
         record.ending = True
-        status, body = assemble(record, server=self._server)
+        status, body = assemble(record, server=self._server, key=self._house.certificate_key)
         record.finish(status, body)
         self._ended(record)
 

@@ -65,7 +65,8 @@ class JobHandle:
 
 
 class Pipeline:
-    """Use from one event loop. ``tables`` are the ``[handlers.*]`` of prorl.toml."""
+    """Use from one event loop. ``tables`` are the ``[handlers.*]`` of prorl.toml. Results are signed if there is a
+    ``certificate_key``."""
 
     def __init__(
         self,
@@ -76,13 +77,14 @@ class Pipeline:
         *,
         tables: Mapping[str, Mapping[str, Any]] | None = None,
         server: str = "",
+        certificate_key: bytes | None = None,
     ) -> None:
         self.settings = settings or PipelineSettings()
         self._registry = registry
         self._pool = pool
         self._tables = tables or {}
         self._server = server
-        self._house = House(registry, pool, sandboxes)
+        self._house = House(registry, pool, sandboxes, certificate_key=certificate_key)
         self._course = Course(self._house, self.settings, server=server, ended=self._job_ended)
         self._watchdog = Watchdog(threshold_s=self.settings.stall_s, handler_of=self._course.handler_of)
         self._handlers = Handlers()

@@ -37,10 +37,18 @@ class Sandboxes(Protocol):
 class House:
     """What all jobs share. Call :meth:`settle` on the event loop's thread before the first job."""
 
-    def __init__(self, registry: Registry, pool: BackendPool, sandboxes: Sandboxes) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        pool: BackendPool,
+        sandboxes: Sandboxes,
+        *,
+        certificate_key: bytes | None = None,
+    ) -> None:
         self.registry = registry
         self.pool = pool
         self.sandboxes = sandboxes
+        self.certificate_key = certificate_key
         self.renderers = RendererCache()
         self.thread = threading.get_ident()
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 from prorl.api.errors import ConfigError, Fault
 from prorl.llm.pool import BackendPool
@@ -15,12 +16,22 @@ from prorl.sandbox.manager import SandboxManager
 from prorl.sandbox.plugin import with_settings
 from prorl.server.settings import Settings, check_settings
 from prorl.wire.backends import BackendSpec
+from prorl.wire.certificate import read_key
 from prorl.wire.wording import counted
 
 log = logging.getLogger("prorl.server")
 RETRY_FIRST_S = 3.0
 RETRY_LAST_S = 60.0
 LOOK_S = 5.0
+
+
+def _certificate_key(file: str | None) -> bytes | None:
+    if file is None:
+        return None
+    try:
+        return read_key(Path(file))
+    except ValueError as error:
+        raise ConfigError(f"[server] certificate_key_file: {error}") from error
 
 
 class Service:
@@ -38,6 +49,7 @@ class Service:
             settings.pipeline,
             tables=settings.handlers,
             server=settings.server.name,
+            certificate_key=_certificate_key(settings.server.certificate_key_file),
         )
 
     @asynccontextmanager

@@ -56,6 +56,10 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     shutdown_s: Annotated[
         float, msgspec.Meta(gt=0.0, le=3600.0, description="limit on an orderly end after SIGTERM, in seconds")
     ] = 30.0
+    certificate_key_file: Annotated[
+        str | None,
+        msgspec.Meta(description="file with the key that results are signed with; unset: no signatures"),
+    ] = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ import hmac
 import math
 import struct
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from prorl.wire.results import RolloutResult
 from prorl.wire.trajectory import Certificate, Segment, ToolCall, Trajectory, Turn, VersionSpan
 
 SCHEME = "prorl-chain-1"
+SHORTEST_KEY = 16
 START = hashlib.sha256(SCHEME.encode()).digest()
 
 
@@ -132,6 +134,17 @@ def signature(key: bytes, result: RolloutResult, certificate: Certificate) -> st
         [float(result.reward), result.resolved, result.mask_sample, result.policy_versions],
     ]
     return hmac.new(key, encode(record), hashlib.sha256).hexdigest()
+
+
+def read_key(path: Path) -> bytes:
+    """The key in a file: its bytes, without white space around them. Raises ``ValueError`` saying what is wrong."""
+    try:
+        key = path.read_bytes().strip()
+    except OSError as error:
+        raise ValueError(f"cannot read the key file {path}: {error.strerror}") from error
+    if len(key) < SHORTEST_KEY:
+        raise ValueError(f"the key in {path} has {len(key)} bytes, fewer than {SHORTEST_KEY}: openssl rand -hex 32")
+    return key
 
 
 def encode(value: Any) -> bytes:
