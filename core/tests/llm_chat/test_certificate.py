@@ -1,0 +1,382 @@
+"""Whatever is changed in a trajectory after it was certified is found, and named.
+
+Every forgery is tried twice: as somebody would who edits a file, and by somebody who computes the chain anew, where
+only what must hold in every trajectory can tell.
+"""
+
+import hashlib
+import struct
+
+import msgspec
+import pytest
+
+from prorl.llm.ledger import Ledger, Source
+from prorl.wire import Certificate, RolloutResult, ToolCall, Trajectory, VersionSpan
+from prorl.wire.certificate import certify, encode
+from prorl.wire.soundness import check_chain, check_result, check_structure, check_trajectory
+
+EMPTY = hashlib.sha256()
+
+
+@pytest.fixture
+def trajectory(kit):
+    """Two conversations, a reply of two versions, a compaction, a branch, and a branch in which nothing happened."""
+    ledger = Ledger()
+    source = Source(model="m", tokenizer="t#1", template="t#2")
+    main = ledger.open([1, 2, 3], text="prompt", source=source)
+
+    def reply(stream, ids, version="1", **more):
+        stream.append_sampled(
+            kit.generation(ids, **more), after=stream.ids, backend="http://e", policy_version=version, text=f"{ids}"
+        )
+
+    reply(main, [4, 5], weight_spans=[VersionSpan("", 1), VersionSpan("2", 1)], cached_tokens=3)
+    main.append_rendered([6], role="tool", text="42", ms=1.5)
+    twin = ledger.branch(main, 5)
+    ledger.branch(main, 3)
+    twin.append_rendered([8], role="user", text="again")
+    reply(twin, [9])
+    reply(main, [7, 4], "2")
+    after = ledger.open([1, 9], text="summary", source=source, origin="compaction", parent=main)
+    reply(after, [5])
+    ledger.note("compacted")
+    return ledger.trajectory()
+
+
+def codes(findings):
+    return [finding.code for finding in findings]
+
+
+def test_it_is_sound_also_after_a_journey(trajectory):
+    assert check_trajectory(trajectory) == []
+    for wire in (msgspec.json, msgspec.msgpack):
+        assert check_trajectory(wire.decode(wire.encode(trajectory), type=Trajectory)) == []
+
+
+def move_a_token(t):
+    t.segments[0].tokens[4] = 6
+
+
+def another_encoding(t):
+    """The same text in other tokens: one more than there were."""
+    segment, turn = t.segments[3], t.turns[-1]
+    segment.tokens[-1:], segment.logprobs[-1:], segment.loss_mask[-1:] = [10, 11], [-0.5, -0.5], [1, 1]
+    segment.versions[-1] = VersionSpan("1", 2)
+    turn.end += 1
+
+
+def shift_a_logprob(t):
+    t.segments[0].logprobs[3] -= 1e-12
+
+
+def swap_texts(t):
+    t.turns[0].text, t.turns[1].text = t.turns[1].text, t.turns[0].text
+
+
+def change_arguments(t):
+    t.turns[1].tool_calls.append(ToolCall(name="x", arguments={"a": 1}))
+
+
+def another_finish(t):
+    t.turns[1].finish_reason = "length"
+
+
+def another_backend(t):
+    t.turns[1].backend = "http://other"
+
+
+def another_temperature(t):
+    t.turns[1].sampling = {"temperature": 0.5}
+
+
+def another_time(t):
+    t.turns[2].ms = 2.0
+
+
+def another_count_of_cached_tokens(t):
+    t.turns[1].cached_tokens = 2
+
+
+def flip_a_version(t):
+    t.segments[0].versions[1] = VersionSpan("2", 1)
+
+
+def another_agent(t):
+    t.segments[1].agent = "critic"
+
+
+def another_origin(t):
+    t.segments[3].origin = "rewrite"
+
+
+def as_user(t):
+    t.turns[2].role = "user"
+
+
+BY_THE_CHAIN = [
+    move_a_token,
+    another_encoding,
+    shift_a_logprob,
+    swap_texts,
+    change_arguments,
+    another_finish,
+    another_backend,
+    another_temperature,
+    another_time,
+    another_count_of_cached_tokens,
+    flip_a_version,
+    another_agent,
+    another_origin,
+    as_user,
+]
+
+
+@pytest.mark.parametrize("forge", BY_THE_CHAIN, ids=lambda forge: forge.__name__)
+def test_the_chain_tells(trajectory, forge):
+    """These are plausible in themselves."""
+    forge(trajectory)
+    assert codes(check_chain(trajectory)) == ["broken_link"]
+    trajectory.certificate = certify(trajectory)
+    assert codes(check_trajectory(trajectory)) in ([], ["bad_branch"]), "no more can be told from the file alone"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "other"},
+        {"tokenizer": None},
+        {"template": "t#3"},
+        {"logprob_kind": "raw"},
+        {"trainable": False},
+        {"notes": []},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_the_seal_tells(trajectory, change):
+    assert codes(check_trajectory(msgspec.structs.replace(trajectory, **change))) == ["broken_seal"]
+
+
+def drop_the_empty_branch(t):
+    """Nothing was appended there, so no link is about it."""
+    t.segments[2].tokens, t.segments[2].shared = [1], 1
+    t.segments[2].logprobs, t.segments[2].loss_mask, t.segments[2].versions = [None], [0], [VersionSpan("", 1)]
+
+
+def test_a_segment_without_turns_is_sealed(trajectory):
+    drop_the_empty_branch(trajectory)
+    assert codes(check_trajectory(trajectory)) == ["broken_seal"]
+
+
+def unmask(t):
+    t.segments[0].loss_mask[3] = 0
+
+
+def mask_a_prompt(t):
+    t.segments[0].loss_mask[0] = 1
+
+
+def mask_of_another_kind(t):
+    t.segments[0].loss_mask[0] = 2
+
+
+def logprob_taken_away(t):
+    t.segments[0].logprobs[3] = None
+
+
+def logprob_above_zero(t):
+    t.segments[0].logprobs[3] = 0.1
+
+
+def logprob_of_a_prompt(t):
+    t.segments[0].logprobs[0] = -1.0
+
+
+def version_taken_away(t):
+    t.segments[0].versions[1] = VersionSpan("", 1)
+
+
+def version_of_a_prompt(t):
+    t.segments[0].versions[0] = VersionSpan("1", 3)
+
+
+def versions_too_short(t):
+    t.segments[0].versions.pop()
+
+
+def versions_with_a_hole(t):
+    t.segments[0].versions[1:2] = [VersionSpan("1", 2), VersionSpan("1", -1)]
+
+
+def list_too_short(t):
+    t.segments[0].logprobs.pop()
+
+
+def token_below_zero(t):
+    t.segments[0].tokens[0] = -1
+
+
+def token_too_large(t):
+    t.segments[0].tokens[0] = 2**32
+
+
+def drop_a_turn(t):
+    del t.turns[2], t.certificate.links[2]
+
+
+def drop_the_last_turn(t):
+    del t.turns[-1], t.certificate.links[-1]
+
+
+def swap_segments(t):
+    t.segments[0], t.segments[1] = t.segments[1], t.segments[0]
+
+
+def swap_turns(t):
+    t.turns[1], t.turns[2] = t.turns[2], t.turns[1]
+
+
+def turn_past_the_end(t):
+    t.turns[-1].end += 1
+
+
+def turn_that_ends_before_it_begins(t):
+    t.turns[-1].end = 1
+
+
+def turn_of_no_segment(t):
+    t.turns[-1].segment = 4
+
+
+def turn_before_the_start(t):
+    t.turns[0].start = -3
+
+
+def branch_of_other_tokens(t):
+    t.segments[1].tokens[0] = 2
+
+
+def branch_of_a_later_segment(t):
+    t.segments[1].parent = 3
+
+
+def branch_of_nothing(t):
+    t.segments[1].parent = None
+
+
+def longer_than_its_parent(t):
+    t.segments[3].shared = 99
+
+
+IN_THEMSELVES = {
+    unmask: "bad_mask",
+    mask_a_prompt: "bad_mask",
+    mask_of_another_kind: "bad_mask",
+    logprob_taken_away: "bad_logprob",
+    logprob_above_zero: "bad_logprob",
+    logprob_of_a_prompt: "bad_logprob",
+    version_taken_away: "bad_version",
+    version_of_a_prompt: "bad_version",
+    versions_too_short: "lengths",
+    versions_with_a_hole: "lengths",
+    list_too_short: "lengths",
+    token_below_zero: "bad_token",
+    token_too_large: "bad_token",
+    drop_a_turn: "bad_turn",
+    drop_the_last_turn: "bad_turn",
+    swap_segments: "bad_branch",
+    swap_turns: "bad_turn",
+    turn_past_the_end: "bad_turn",
+    turn_that_ends_before_it_begins: "bad_turn",
+    turn_of_no_segment: "bad_turn",
+    turn_before_the_start: "bad_turn",
+    branch_of_other_tokens: "bad_branch",
+    branch_of_a_later_segment: "bad_branch",
+    branch_of_nothing: "bad_branch",
+    longer_than_its_parent: "bad_branch",
+}
+
+
+@pytest.mark.parametrize("forge", IN_THEMSELVES, ids=lambda forge: forge.__name__)
+def test_what_cannot_be_is_told_with_and_without_a_chain(trajectory, forge):
+    forge(trajectory)
+    assert IN_THEMSELVES[forge] in codes(check_structure(trajectory))
+    assert set(codes(check_chain(trajectory))) & {"broken_link", "broken_seal"}
+
+
+def test_the_first_wrong_turn_is_named(trajectory):
+    trajectory.turns[3].text = "?"
+    (finding,) = check_trajectory(trajectory)
+    assert (finding.code, finding.segment, finding.turn) == ("broken_link", trajectory.turns[3].segment, 3)
+    assert str(finding).startswith("segment 1, turn 3: ")
+
+
+def test_without_a_certificate(trajectory):
+    bare = msgspec.structs.replace(trajectory, certificate=None)
+    assert codes(check_trajectory(bare)) == ["no_certificate"]
+    assert check_trajectory(Trajectory()) == [], "a rollout that ended before it began has nothing to certify"
+    unknown = msgspec.structs.replace(trajectory, certificate=Certificate(scheme="prorl-chain-9", links=[], seal=""))
+    assert codes(check_trajectory(unknown)) == ["unknown_scheme"]
+
+
+def test_a_chain_that_is_cut_or_longer(trajectory):
+    for links in (trajectory.certificate.links[:-1], [*trajectory.certificate.links, "00"], []):
+        cut = msgspec.structs.replace(trajectory.certificate, links=links)
+        assert codes(check_trajectory(msgspec.structs.replace(trajectory, certificate=cut))) == ["broken_link"]
+
+
+def test_a_seal_that_is_no_hash(trajectory):
+    certificate = msgspec.structs.replace(trajectory.certificate, seal="nonsense", signature="00")
+    result = RolloutResult(
+        job_id="j",
+        status="completed",
+        stage="eval",
+        handler="h",
+        trajectory=msgspec.structs.replace(trajectory, certificate=certificate),
+    )
+    assert codes(check_result(result, key=b"k" * 16)) == ["broken_seal", "wrong_signature"]
+
+
+def test_every_field_is_covered(trajectory):
+    """A field that is added to the wire needs a place in the recipe, or a reason here why it has none."""
+    assert set(Trajectory.__struct_fields__) - {"segments", "turns", "certificate"} == {
+        "model",
+        "tokenizer",
+        "template",
+        "logprob_kind",
+        "trainable",
+        "notes",
+    }, "seal() covers these"
+    assert set(type(trajectory.segments[0]).__struct_fields__) == {
+        "tokens",
+        "logprobs",
+        "loss_mask",
+        "versions",
+        "origin",
+        "parent",
+        "shared",
+        "agent",
+    }
+    assert set(type(trajectory.turns[0]).__struct_fields__) == {
+        "role",
+        "segment",
+        "start",
+        "end",
+        "text",
+        "tool_calls",
+        "finish_reason",
+        "backend",
+        "policy_version",
+        "sampling",
+        "cached_tokens",
+        "ms",
+    }
+    assert set(ToolCall.__struct_fields__) == {"name", "arguments", "error"}
+
+
+def test_one_spelling_per_value():
+    value = {"b": [None, True, False, -1, 10**30, 1.0], "a": "é", "": b"\x00"}
+    one = struct.pack("<d", 1.0)
+    assert encode(value) == b"ms0:b1:\x00s1:as2:\xc3\xa9s1:blntfi-1ei1" + b"0" * 30 + b"ed" + one + b"ee"
+    assert encode([1]) != encode([1.0]) != encode([True])
+    with pytest.raises(TypeError):
+        encode({1, 2})
