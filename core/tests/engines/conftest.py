@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import httpx
 import pytest
@@ -28,12 +29,21 @@ def llama() -> Iterator[LlamaEngine]:
 def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
     if (reason := VllmEngine.available()) is not None:
         pytest.skip(reason)
-    folder = tmp_path_factory.mktemp("tiny")
-    engine = VllmEngine(folder, max_context=4096, options=("--max-logprobs", "-1"))
-    writer = tinymodel.__file__
-    subprocess.run([engine.python, writer, str(folder)], check=True, capture_output=True, timeout=300)
+    engine = tiny_vllm(tmp_path_factory.mktemp("tiny"))
     with engine:
         yield engine
+
+
+def tiny_vllm(folder: Path) -> VllmEngine:
+    engine = VllmEngine(folder, max_context=4096, options=("--max-logprobs", "-1"))
+    write_tiny(engine, folder)
+    return engine
+
+
+def write_tiny(engine: VllmEngine, folder: Path, seed: int = 0) -> None:
+    """Other seeds are other weights of the same model."""
+    command = [engine.python, tinymodel.__file__, str(folder), str(seed)]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """A tiny random Qwen3 in a folder, for a real engine to serve. Runs under the engine's own interpreter::
 
     python -m prorl.testing.tinymodel FOLDER        # where prorl is installed beside torch
-    python .../tinymodel.py FOLDER                  # under an engine's interpreter, which need not have prorl
+    python .../tinymodel.py FOLDER [SEED]           # under an engine's interpreter, which need not have prorl
 
 Two layers, hidden size 128, untied embeddings: 1.5 MB, loaded in no time, and its logprobs are a real transformer's.
 The tokenizer is :mod:`prorl.testing.bytebpe`.
@@ -60,4 +60,4 @@ def _sibling(name: str) -> Any:
 
 
 if __name__ == "__main__":
-    write_model(Path(sys.argv[1]))
+    write_model(Path(sys.argv[1]), seed=int(sys.argv[2]) if len(sys.argv) > 2 else 0)
