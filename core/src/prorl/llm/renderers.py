@@ -6,7 +6,9 @@ A renderer outlives the engine it was made with: :meth:`RendererCache.get` offer
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -16,7 +18,10 @@ from prorl.llm.failover import FailoverTokenizer
 from prorl.llm.rendering import Renderer
 from prorl.llm.template import ChatTemplate
 from prorl.llm.tokenizers import LocalTokenizer
+from prorl.llm.toolformats import choose
 from prorl.wire.rendering import RenderingParams
+
+_KEPT = 64  # jobs choose variables as they like; the least recently used is made again if it is asked for
 
 
 class RenderedFor(Protocol):
@@ -33,11 +38,12 @@ class RenderedFor(Protocol):
 
 class RendererCache:
     def __init__(self) -> None:
-        self._renderers: dict[tuple[str, str, bytes], asyncio.Task[Renderer]] = {}
+        self._renderers: OrderedDict[tuple[str, str, bytes], asyncio.Task[Renderer]] = OrderedDict()
         self._tokenizers: dict[str, FailoverTokenizer] = {}
 
     async def get(self, backend: RenderedFor, rendering: RenderingParams | None = None) -> Renderer:
-        """Raises ``ModelFault`` when the backend's template or tokenizer cannot be used."""
+        """Raises ``ModelFault`` when the backend's template or tokenizer cannot be used, ``TaskFault`` when the
+        template knows nothing of what the job chose."""
         rendering = rendering or RenderingParams()
         tokenizer = await tokenizer_of(backend)
         source, special = backend.info.chat_template, backend.info.special_tokens
@@ -50,11 +56,14 @@ class RendererCache:
             )
         shared = self._tokenizers.setdefault(tokenizer.digest, FailoverTokenizer(tokenizer))
         shared.offer(tokenizer)
-        key = (tokenizer.digest, source, msgspec.json.encode(rendering, order="sorted"))
+        choices = msgspec.structs.replace(rendering, history="keep")  # the chat's business
+        key = (tokenizer.digest, source, msgspec.json.encode(choices, order="sorted"))
         task = self._renderers.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            template = ChatTemplate(source, variables={**special, **_switches(rendering)})
-            task = self._renderers[key] = asyncio.ensure_future(Renderer.create(template, shared))
+            task = self._renderers[key] = asyncio.ensure_future(_create(source, special, shared, rendering))
+        self._renderers.move_to_end(key)
+        while len(self._renderers) > _KEPT:
+            self._renderers.popitem(last=False)
         return await asyncio.shield(task)  # others wait for the same one
 
 
@@ -65,6 +74,9 @@ async def tokenizer_of(backend: RenderedFor) -> Tokenizer:
         raise ModelFault(f"the tokenizer of {backend.url} cannot be loaded: {error}", code="tokenizer") from error
 
 
-def _switches(rendering: RenderingParams) -> dict[str, Any]:
-    thinking = {} if rendering.thinking is None else {"enable_thinking": rendering.thinking}
-    return {**thinking, **rendering.variables}
+async def _create(
+    source: str, special: Mapping[str, str], tokenizer: Tokenizer, rendering: RenderingParams
+) -> Renderer:
+    template = ChatTemplate(source, variables=special)
+    template = template.switched(thinking=rendering.thinking, variables=rendering.variables)
+    return await Renderer.create(template, tokenizer, tool_format=choose(rendering.tool_format, template))

@@ -5,13 +5,12 @@ closes the assistant's part, and encodes only the rest. A reply that did not end
 another stop token) gets it first. Nothing that was rendered or sampled before is looked at again, so templates that
 rewrite history (Qwen3 drops earlier thinking) cannot change it, and no token ever spans the seam.
 
-Bodies never pass through the template (see :mod:`prorl.llm.scaffold`), so one rendering serves every conversation of
-the same shape.
+Bodies never pass through the template (see :mod:`prorl.llm.outline` and :mod:`prorl.llm.scaffold`), so one rendering
+serves every conversation of the same shape.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -20,13 +19,20 @@ import msgspec
 
 from prorl.api.errors import ModelFault, TaskFault
 from prorl.api.llm import Message, Tokenizer, ToolSchema
-from prorl.llm.scaffold import Piece, Probe, Run, Scaffolder, Slot, cut
+from prorl.llm.manners import EPOCH, manners_of
+from prorl.llm.outline import Outline
+from prorl.llm.scaffold import Piece, Run, Scaffolder, Slot, cut
 from prorl.llm.template import ChatTemplate, TemplateRefusal
-from prorl.llm.toolcalls import HermesFormat, ToolFormat, function_form
+from prorl.llm.toolformats import ToolFormat, choose, function_form
 
 _KEPT_SHAPES = 512
-# Added tokens of many vocabularies. An encoder that makes them of untrusted text cannot be used.
-_GUARDED = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+_MADE_UP = (Message(role="user", content="?"), Message(role="assistant", content="?"))
+_REASONED = Message(role="assistant", content="<think>\n?\n</think>\n\n?")
+_NO_SYSTEM = Message(role="system", content="")
+# Besides the token that a template closes a reply with. Llama 3: a call that waits for its result ends with this one.
+_ALSO_ENDS = ("<|eom_id|>",)
+
+Tools = Sequence[Mapping[str, Any]] | None
 
 
 class Rendered(msgspec.Struct, frozen=True):
@@ -45,9 +51,9 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Renderer:
-    """Made by :meth:`create`. ``end_of_turn`` is the id that closes an assistant message; ``tool_format`` the
-    convention by which calls are described and parsed. ``now`` is the moment that templates with a date in them show:
-    pass the same one for a whole trajectory.
+    """Made by :meth:`create`. ``end_of_turn`` is the id that closes an assistant message, ``turn_ends`` all that count
+    as having closed it; ``tool_format`` is the convention by which calls are described and parsed. ``now`` is the
+    moment that templates with a date in them show: pass the same one for a whole trajectory.
     """
 
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer, tool_format: ToolFormat) -> None:
@@ -56,77 +62,127 @@ class Renderer:
         self.tool_format = tool_format
         self.end_of_turn = -1
         self.end_of_turn_text = ""
+        self.turn_ends: tuple[int, ...] = ()
         self._scaffolder = Scaffolder(tokenizer)
-        self._own_tools = self._teaches_tools()
-        self._tool_role = self._knows_role("tool")
+        self._manners = manners_of(template, tool_format)
         self._shapes: dict[Any, Shape] = {}
+        self._forgetting: dict[Any, bool] = {}
 
     @classmethod
     async def create(
         cls, template: ChatTemplate, tokenizer: Tokenizer, *, tool_format: ToolFormat | None = None
     ) -> Renderer:
         """Learn the template's ways by rendering. Raises ``ModelFault`` when template or tokenizer cannot be used."""
-        renderer = cls(template, tokenizer, tool_format or HermesFormat())
-        await renderer._check_tokenizer()
+        renderer = cls(template, tokenizer, tool_format or choose(None, template))
+        await renderer._scaffolder.check()
+        await renderer._check_variables()
         renderer.end_of_turn, renderer.end_of_turn_text = await renderer._find_end_of_turn()
+        also = [await renderer._scaffolder.control(text) for text in _ALSO_ENDS if text in template.source]
+        renderer.turn_ends = (renderer.end_of_turn, *(token for token in also if token is not None))
         return renderer
 
     async def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), *, now: datetime) -> Rendered:
-        """The whole opening prompt, up to where the assistant speaks. Raises ``TaskFault`` if the template refuses."""
-        shape, bodies = await self._shape(messages, tools, now=now)
-        ids, text = await self._scaffolder.fill(shape.runs, bodies)
-        return Rendered(ids, text, shape.opens_thinking)
+        """The whole prompt, up to where the assistant speaks. Raises ``TaskFault`` if the template refuses."""
+        if not messages or messages[-1].role == "assistant":
+            raise TaskFault(
+                "a chat opens with messages after which the assistant speaks; the last one may not be an assistant's "
+                "(to have a reply begin with given words is not supported)",
+                code="chat",
+            )
+        outline, own = await self._outline(messages[0], tools)
+        outline.add(messages)
+        key = None if outline.key is None else (tuple(outline.key), msgspec.json.encode(tools))
+        return await self._rendered(outline, own, key=key, between=False, now=now)
 
     async def between(self, messages: Sequence[Message], *, previous_ended_with: int | None, now: datetime) -> Rendered:
         """What comes after a reply whose last sampled id was ``previous_ended_with`` (``None``: it had none)."""
         if any(message.role == "assistant" for message in messages) or not messages:
             raise TaskFault("between replies go messages of the user, the system or tools, at least one", code="chat")
-        shape, bodies = await self._shape(messages, None, now=now)
-        ids, text = await self._scaffolder.fill(shape.runs, bodies)
-        if previous_ended_with != self.end_of_turn:
-            ids, text = [self.end_of_turn, *ids], self.end_of_turn_text + text
+        outline = Outline(self._manners)
+        outline.add([*_MADE_UP, *messages])
+        key = None if outline.key is None else tuple(outline.key)
+        rendered = await self._rendered(outline, None, key=key, between=True, now=now)
+        if previous_ended_with in self.turn_ends:
+            return rendered
+        return msgspec.structs.replace(
+            rendered, ids=[self.end_of_turn, *rendered.ids], text=self.end_of_turn_text + rendered.text
+        )
+
+    async def rewrites(
+        self, messages: Sequence[Message], observed: Sequence[Message], tools: Sequence[ToolSchema], *, now: datetime
+    ) -> bool:
+        """Whether the template, given a conversation that ends with a reply and then what was observed, shows anything
+        before the observation in another way than the stream has it: renders of text are compared, probes in place of
+        bodies. False where the template would not render the whole of it."""
+        outline, own = await self._outline(messages[0], tools)
+        outline.add(messages[:-1])
+        upto, first = len(outline.messages), len(outline.probes)
+        outline.add(messages[-1:])
+        reply = outline.probes[first:]
+        outline.add(observed)
+        try:
+            earlier = self.template.render(outline.messages[:upto], tools=own, now=now)
+            later = self.template.render(outline.messages, tools=own, now=now)
+        except TemplateRefusal:
+            return False
+        return not later.startswith(earlier) or any(probe.start not in later for probe in reply)
+
+    async def forgets(self, observed: Sequence[Message], *, reasoned: bool, now: datetime) -> bool:
+        """As :meth:`rewrites`, at a cost that does not grow with the conversation: of a made-up one, in which the
+        reply held thinking or did not (``reasoned``)."""
+        key = reasoned, tuple(message.role for message in observed)
+        if key not in self._forgetting:
+            if len(self._forgetting) >= _KEPT_SHAPES:
+                self._forgetting.clear()
+            user, reply = _MADE_UP
+            self._forgetting[key] = await self.rewrites([user, _REASONED if reasoned else reply], observed, (), now=now)
+        return self._forgetting[key]
+
+    async def _outline(self, first: Message, tools: Sequence[ToolSchema]) -> tuple[Outline, Tools]:
+        """An empty outline, and the tools as the template is given them (``None``: it is not)."""
+        outline = Outline(self._manners)
+        covered = [await self._covered(tool, outline) for tool in tools]
+        if not covered or self._manners.tools:
+            return outline, [function_form(tool) for tool in covered] or None
+        outline.describe(covered)
+        if first.role != "system":
+            outline.add([_NO_SYSTEM])
+        return outline, None
+
+    async def _covered(self, tool: ToolSchema, outline: Outline) -> ToolSchema:
+        """Templates look at the words of a schema; only those that would come out as control tokens are hidden."""
+
+        async def cover(value: Any) -> Any:
+            match value:
+                case str():
+                    return outline.body(value, None) if await self._risky(value) else value
+                case Mapping():
+                    return {await cover(key): await cover(item) for key, item in value.items()}
+                case list() | tuple():
+                    return [await cover(item) for item in value]
+            return value
+
+        return ToolSchema(**await cover(msgspec.to_builtins(tool)))
+
+    async def _risky(self, text: str) -> bool:
+        if await self._scaffolder.first_control(text) is not None:
+            return True
+        return self.template.makes_tags and await self._scaffolder.control(f"<{text}>") is not None
+
+    async def _rendered(self, outline: Outline, tools: Tools, *, key: Any, between: bool, now: datetime) -> Rendered:
+        full = (between, key, now if self.template.uses_date else None)
+        shape = None if key is None else self._shapes.get(full)
+        if shape is None:
+            shape = await self._prepare(outline, tools, between=between, now=now)
+            if key is not None:
+                if len(self._shapes) >= _KEPT_SHAPES:
+                    self._shapes.clear()
+                self._shapes[full] = shape
+        ids, text = await self._scaffolder.fill(shape.runs, outline.bodies)
         return Rendered(ids, text, shape.opens_thinking)
 
-    async def _shape(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema] | None, *, now: datetime
-    ) -> tuple[Shape, list[str]]:
-        between = tools is None
-        outline = _Outline(self.tool_format, wrap_tools=not self._tool_role)
-        if between:
-            outline.add_turn(Message(role="user", content="?"))
-            outline.add_turn(Message(role="assistant", content="?"))
-        described = bool(tools) and not self._own_tools
-        if described:
-            messages = messages if messages and messages[0].role == "system" else [_NO_SYSTEM, *messages]
-            outline.describe = tools or ()
-        outline.add(messages)
-        key = (
-            between,
-            tuple((m.role, bool(m.content), bool(m.name)) for m in messages),
-            msgspec.json.encode(tools) if tools else b"",
-            now if self.template.uses_date else None,
-        )
-        shape = self._shapes.get(key)
-        if shape is None:
-            if len(self._shapes) >= _KEPT_SHAPES:
-                self._shapes.clear()
-            own = [function_form(tool) for tool in tools] if tools and not described else None
-            shape = self._shapes[key] = await self._prepare(outline, own, between=between, now=now)
-        return shape, outline.bodies
-
-    async def _prepare(
-        self, outline: _Outline, tools: Sequence[Mapping[str, Any]] | None, *, between: bool, now: datetime
-    ) -> Shape:
-        try:
-            text = self.template.render(outline.messages, tools=tools, now=now)
-        except TemplateRefusal as error:
-            roles = ", ".join(message["role"] for message in outline.messages[2 * between :])
-            raise TaskFault(f"the chat template refuses messages of {roles}: {error}", code="template") from error
-        pieces, missing = cut(text, outline.probes)
-        # Of a body that stands where the template shows none (the name of a tool, mostly) only content matters.
-        lost = [outline.owners[i] for i in missing if outline.owners[i] is not None and i >= 2 * between]
-        if lost:
-            raise TaskFault(f"the chat template leaves out the message of role {lost[0]}", code="template")
+    async def _prepare(self, outline: Outline, tools: Tools, *, between: bool, now: datetime) -> Shape:
+        text, pieces = self._cut(outline, tools, between=between, now=now)
         if between:
             end, *runs = await self._scaffolder.build((await self._close_of_reply(pieces, slot=1))[1])
             # Encoded with the token that closes the reply, which may swallow the space after it, and then without it.
@@ -137,6 +193,32 @@ class Renderer:
         else:
             runs = await self._scaffolder.build(pieces)
         return Shape(tuple(runs), text.rstrip().endswith("<think>"))
+
+    def _cut(self, outline: Outline, tools: Tools, *, between: bool, now: datetime) -> tuple[str, list[Piece]]:
+        """The rendered text, and the same cut at the probes. Arguments of calls are given as objects; where the
+        template does not take them, as text."""
+        faults: list[ModelFault | TaskFault] = []
+        for messages in outline.ways():
+            try:
+                return self._cut_once(outline, messages, tools, own=len(_MADE_UP) * between, now=now)
+            except (ModelFault, TaskFault) as fault:
+                faults.append(fault)
+        raise faults[0]
+
+    def _cut_once(
+        self, outline: Outline, messages: Sequence[Mapping[str, Any]], tools: Tools, *, own: int, now: datetime
+    ) -> tuple[str, list[Piece]]:
+        """``own`` counts made-up messages, of one body each, that nobody wrote."""
+        try:
+            text = self.template.render(messages, tools=tools, now=now)
+        except TemplateRefusal as error:
+            roles = ", ".join(message["role"] for message in messages[own:])
+            raise TaskFault(f"the chat template refuses messages of {roles}: {error}", code="template") from error
+        pieces, missing = cut(text, outline.probes)
+        for owner in (outline.owners[i] for i in missing if i >= own):
+            if owner is not None:
+                raise TaskFault(f"the chat template leaves out the message of role {owner}", code="template")
+        return text, pieces
 
     async def _close_of_reply(self, pieces: list[Piece], *, slot: int) -> tuple[str, list[Piece]]:
         """The first control token after the reply that stands in ``slot``, and the pieces from there on."""
@@ -150,11 +232,10 @@ class Renderer:
         return token, [head[start:], *tail[1:]]
 
     async def _find_end_of_turn(self) -> tuple[int, str]:
-        outline = _Outline(self.tool_format, wrap_tools=True)
-        for role in ("user", "assistant", "user"):
-            outline.add_turn(Message(role=role, content="?"))
+        outline = Outline(self._manners)
+        outline.add([*_MADE_UP, _MADE_UP[0]])
         try:
-            text = self.template.render(outline.messages, now=_EPOCH)
+            text = self.template.render(outline.messages, now=EPOCH)
         except TemplateRefusal as error:
             raise ModelFault(f"the chat template refuses user, assistant, user: {error}", code="template") from error
         pieces, missing = cut(text, outline.probes)
@@ -163,93 +244,8 @@ class Renderer:
         token, _ = await self._close_of_reply(pieces, slot=1)
         return (await self.tokenizer.encode(token, special=True))[0], token
 
-    async def _check_tokenizer(self) -> None:
-        encode, decode = self.tokenizer.encode, self.tokenizer.decode
-        a, b = await encode("a", special=False), await encode("b", special=False)
-        if await decode([*a, *b]) != "ab":
-            raise ModelFault(
-                "this tokenizer puts a space before every piece of text, which cannot be appended exactly",
-                code="tokenizer_unsupported",
-            )
-        for text in _GUARDED:
-            if len(await encode(text, special=False)) == 1:
-                raise ModelFault(
-                    f"the engine's tokenizer makes a control token of {text} in untrusted text; "
-                    "register the backend with a tokenizer folder or hub name",
-                    code="tokenizer_unsafe",
-                )
-
-    def _teaches_tools(self) -> bool:
-        """Whether the template describes tools itself, in the format in which calls will be parsed."""
-        tool = function_form(ToolSchema(name=f"t{secrets.token_hex(8)}", description="", parameters={"type": "object"}))
-        try:
-            text = self.template.render([{"role": "user", "content": "?"}], tools=[tool], now=_EPOCH)
-        except TemplateRefusal:
-            return False
-        return tool["function"]["name"] in text and self.tool_format.matches(text)
-
-    def _knows_role(self, role: str) -> bool:
-        """A template that takes any role's name as it comes was not made for this one."""
-        start = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "?"}]
-        body, other = secrets.token_hex(8), f"r{secrets.token_hex(8)}"
-        try:
-            known = self.template.render([*start, {"role": role, "content": body}], now=_EPOCH)
-        except TemplateRefusal:
-            return False
-        if body not in known:
-            return False
-        try:
-            unknown = self.template.render([*start, {"role": other, "content": body}], now=_EPOCH)
-        except TemplateRefusal:
-            return True
-        return unknown.replace(other, role) != known
-
-
-class _Outline:
-    """A conversation with probes in place of its bodies. ``owners`` names the role whose content a probe stands for,
-    ``None`` for a name."""
-
-    def __init__(self, tool_format: ToolFormat, *, wrap_tools: bool) -> None:
-        self.messages: list[dict[str, Any]] = []
-        self.probes: list[Probe] = []
-        self.bodies: list[str] = []
-        self.owners: list[str | None] = []
-        self.describe: Sequence[ToolSchema] = ()
-        self._format = tool_format
-        self._wrap_tools = wrap_tools
-
-    def add(self, messages: Sequence[Message]) -> None:
-        previous: str | None = None
-        for message in messages:
-            if message.role != "tool" or not self._wrap_tools:
-                self.add_turn(message)
-            else:
-                wrapped = self._format.wrap_response(self._body(message.content, "tool"))
-                if previous == "tool":
-                    self.messages[-1]["content"] += "\n" + wrapped
-                else:
-                    self.messages.append({"role": "user", "content": wrapped})
-            previous = message.role
-
-    def add_turn(self, message: Message) -> None:
-        turn = {"role": message.role, "content": self._body(message.content, message.role)}
-        if message.role == "system" and self.describe:
-            parts = (turn["content"], self._format.describe(self.describe))
-            turn["content"] = "\n\n".join(part for part in parts if part)
-            self.describe = ()
-        if message.name:
-            turn["name"] = self._body(message.name, None)
-        self.messages.append(turn)
-
-    def _body(self, body: str, owner: str | None) -> str:
-        if not body:
-            return ""  # templates ask whether there is any
-        probe = Probe()
-        self.probes.append(probe)
-        self.bodies.append(body)
-        self.owners.append(owner)
-        return probe.text
-
-
-_NO_SYSTEM = Message(role="system", content="")
-_EPOCH = datetime(2000, 1, 1)  # noqa: DTZ001 - only to see how a template behaves
+    async def _check_variables(self) -> None:
+        """A job's own values stand in the scaffold: as text, please."""
+        values = msgspec.json.encode(self.template.chosen).decode()
+        if (found := await self._scaffolder.first_control(values)) is not None:
+            raise TaskFault(f"a value in rendering.variables holds the control token {found[0]}", code="rendering")

@@ -33,9 +33,14 @@ _TRANSFORMS: tuple[Transform, ...] = (
     str.rstrip,
     str.strip,
     lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
+    lambda text: json.dumps(text)[1:-1],
     lambda text: json.dumps(text.strip(), ensure_ascii=False)[1:-1],
+    lambda text: json.dumps(text.strip())[1:-1],
 )
 _MARKUP = re.compile(r"<[^<>\s]{1,64}>|\[[^\[\]\s]{1,32}\]")
+
+# Added tokens of many vocabularies. An encoder that makes them of untrusted text cannot be used.
+_GUARDED = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 
 
 class Probe:
@@ -49,14 +54,15 @@ class Probe:
         outer, inner = _PAD
         return f"{outer}{inner}{self.start}{_MIDDLE}{self.end}{inner}{outer}"
 
-    def found_as(self, rendered: str) -> tuple[str, Transform] | None:
-        """The form in which the body came out, and what made it so. ``None``: the template left the body out."""
+    def found_as(self, rendered: str) -> dict[str, Transform]:
+        """The forms in which the body came out, and what made them so. Empty: the template left the body out."""
         if self.start not in rendered:
-            return None
+            return {}
+        found: dict[str, Transform] = {}
         for transform in _TRANSFORMS:
             if (form := transform(self.text)) in rendered:
-                return form, transform
-        raise ModelFault("the chat template changes message bodies in a way that is not known here", code="template")
+                found.setdefault(form, transform)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +80,19 @@ def cut(rendered: str, probes: Sequence[Probe]) -> tuple[list[Piece], list[int]]
     missing = []
     for index, probe in enumerate(probes):
         found = probe.found_as(rendered)
-        if found is None:
+        forms.update((form, Slot(index, transform)) for form, transform in found.items())
+        if not found and probe.start not in rendered:
             missing.append(index)
-        else:
-            forms[found[0]] = Slot(index, found[1])
-    if not forms:
-        return [rendered], missing
-    parts = re.split("(" + "|".join(map(re.escape, forms)) + ")", rendered)
-    return [forms.get(part, part) for part in parts if part], missing
+    pieces: list[Piece] = [rendered]
+    if forms:
+        # Longest first: where a body stands whole, no lesser form of it may match inside.
+        choices = sorted(forms, key=len, reverse=True)
+        parts = re.split("(" + "|".join(map(re.escape, choices)) + ")", rendered)
+        pieces = [forms.get(part, part) for part in parts if part]
+    scaffold = "".join(piece for piece in pieces if isinstance(piece, str))
+    if any(probe.start in scaffold or probe.end in scaffold for probe in probes):
+        raise ModelFault("the chat template changes message bodies in a way that is not known here", code="template")
+    return pieces, missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +120,23 @@ class Scaffolder:
             plain = await self._tokenizer.encode(text, special=False) if len(special) == 1 else special
             self._controls[text] = special[0] if special != plain else None
         return self._controls[text]
+
+    async def check(self) -> None:
+        """Raises ``ModelFault`` where a tokenizer cannot be appended with, or lets untrusted text become markup."""
+        encode, decode = self._tokenizer.encode, self._tokenizer.decode
+        a, b = await encode("a", special=False), await encode("b", special=False)
+        if await decode([*a, *b]) != "ab":
+            raise ModelFault(
+                "this tokenizer puts a space before every piece of text, which cannot be appended exactly",
+                code="tokenizer_unsupported",
+            )
+        for text in _GUARDED:
+            if len(await encode(text, special=False)) == 1:
+                raise ModelFault(
+                    f"the engine's tokenizer makes a control token of {text} in untrusted text; "
+                    "register the backend with a tokenizer folder or hub name",
+                    code="tokenizer_unsafe",
+                )
 
     async def first_control(self, text: str) -> tuple[str, int] | None:
         """The first control token in a scaffold text, and where it begins."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
@@ -19,7 +20,12 @@ import jinja2.nodes
 import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from prorl.api.errors import ModelFault
+from prorl.api.errors import ModelFault, TaskFault
+
+# What rendering itself hands to a template; no job may set it.
+_RESERVED = ("messages", "tools", "documents", "add_generation_prompt", "strftime_now", "raise_exception")
+_MAKES_TAGS = re.compile(r"""<\\?/?['"]\s*[~+]|<\{\{""")
+_THINKING = ("enable_thinking", "thinking")  # Qwen3 and many others; DeepSeek V3.1
 
 
 class TemplateRefusal(Exception):  # noqa: N818 - not an error: some templates take no system message, for instance
@@ -37,11 +43,13 @@ class _Generation(jinja2.ext.Extension):
 
 
 class ChatTemplate:
-    """``variables`` are the special tokens and switches (``enable_thinking``) that the template may name."""
+    """``variables`` are the special tokens that the template may name. What a job chooses is added by
+    :meth:`switched`."""
 
     def __init__(self, source: str, *, variables: Mapping[str, Any] | None = None) -> None:
         self.source = source
         self.variables = dict(variables or {})
+        self.chosen: Mapping[str, Any] = {}
         self.digest = hashlib.sha256(source.encode()).hexdigest()
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
@@ -49,7 +57,9 @@ class ChatTemplate:
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _raise
         try:
-            self._names = jinja2.meta.find_undeclared_variables(environment.parse(source))
+            tree = environment.parse(source)
+            self._names = jinja2.meta.find_undeclared_variables(tree)
+            self.switches = frozenset(self._names - _own_names(tree) - {*_RESERVED, *self.variables})
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             raise ModelFault(f"the chat template does not compile: {error}", code="template") from error
@@ -59,6 +69,39 @@ class ChatTemplate:
                 "register the backend with a tokenizer folder or hub name",
                 code="template",
             )
+
+    def switched(self, *, thinking: bool | None = None, variables: Mapping[str, Any] | None = None) -> ChatTemplate:
+        """This template with a job's choices. Raises ``TaskFault`` (code ``rendering``) for what it does not know:
+        a switch that does nothing would leave a whole training run with prompts that nobody asked for."""
+        chosen = dict(variables or {})
+        for name in chosen:
+            if name.startswith("_") or name in _RESERVED or name in self.variables:
+                raise TaskFault(f"rendering.variables may not set {name!r}: the renderer does", code="rendering")
+            if name not in self.switches:
+                raise TaskFault(
+                    f"the chat template knows no variable {name!r}; it knows {self._known()}", code="rendering"
+                )
+        if thinking is not None:
+            switch = next((name for name in _THINKING if name in self.switches), None)
+            if switch is None:
+                raise TaskFault(
+                    f"the chat template has no switch for thinking, it knows {self._known()}; leave "
+                    "rendering.thinking out, or set the template's own variable in rendering.variables",
+                    code="rendering",
+                )
+            if chosen.setdefault(switch, thinking) is not thinking:
+                raise TaskFault(f"rendering.thinking and rendering.variables disagree on {switch}", code="rendering")
+        template = ChatTemplate(self.source, variables={**self.variables, **chosen})
+        template.chosen = chosen
+        return template
+
+    @property
+    def makes_tags(self) -> bool:
+        """Whether words that it is given become tags: ``'<' ~ key ~ '>'``."""
+        return _MAKES_TAGS.search(self.source) is not None
+
+    def _known(self) -> str:
+        return ", ".join(sorted(self.switches)) or "none"
 
     @property
     def uses_date(self) -> bool:
@@ -84,6 +127,17 @@ class ChatTemplate:
             )
         except Exception as error:
             raise TemplateRefusal(str(error) or type(error).__name__) from error
+
+
+def _own_names(tree: jinja2.nodes.Template) -> set[str]:
+    """Names that the template sets itself without asking first whether they were given to it."""
+    own = {node.name for node in tree.find_all(jinja2.nodes.Name) if node.ctx == "store"}
+    asked = {
+        node.node.name
+        for node in tree.find_all(jinja2.nodes.Test)
+        if node.name in ("defined", "undefined") and isinstance(node.node, jinja2.nodes.Name)
+    }
+    return own - asked
 
 
 def _raise(message: str) -> NoReturn:
