@@ -411,11 +411,11 @@ async def test_close_ends_calls_and_waiters(pool, engine, clock, eventually):
 
 async def test_what_cannot_be_registered(pool, engine):
     one = engine()
-    with pytest.raises(ConfigError, match=r"unknown dialect 'v11m'; known: llamacpp, vllm"):
+    with pytest.raises(ConfigError, match=r"unknown dialect 'v11m'; known: llamacpp, nemo-rl, openai-chat, sglang, vllm"):
         await pool.add(BackendSpec(url=one.url, dialect="v11m"))
     with pytest.raises(ConfigError, match=r"does not serve the model 'other'; it serves: scripted"):
         await pool.add(BackendSpec(url=one.url, model="other"))
-    with pytest.raises(ConfigError, match="speaks none of: llamacpp, vllm"):
+    with pytest.raises(ConfigError, match="speaks none of: llamacpp, nemo-rl, openai-chat, sglang, vllm"):
         await pool.add(BackendSpec(url=one.url + "/v1"))
     with pytest.raises(ModelFault) as caught:
         await pool.add(BackendSpec(url=f"http://127.0.0.1:{free_port()}"))

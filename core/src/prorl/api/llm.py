@@ -35,7 +35,8 @@ class EngineInfo(msgspec.Struct, kw_only=True):
     ``special_tokens`` the texts that templates name (``bos_token``, ``eos_token``). ``incarnation`` changes when the
     engine restarts (and has forgotten the weights that were pushed to it), where it lets one know. ``takes`` is what
     it samples after: token ids, or only messages that it renders itself (then a trajectory is trainable only where it
-    returns both id lists)."""
+    returns both id lists). ``max_context`` is in tokens, 0 where the engine does not say (the registration then
+    does)."""
 
     dialect: str
     model: str

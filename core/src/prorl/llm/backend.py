@@ -42,11 +42,7 @@ class Backend:
     ) -> None:
         self.spec = spec
         self.url = spec.url
-        self.info = (
-            info
-            if spec.max_context is None
-            else msgspec.structs.replace(info, max_context=min(spec.max_context, info.max_context))
-        )
+        self.info = info if spec.max_context is None else _bounded(info, spec.max_context)
         self._described = info
         self.dialect = dialect
         self.policy_version = policy_version
@@ -224,3 +220,7 @@ class Backend:
                 task.cancel()
             await asyncio.wait(pending)
         await self._client.aclose()
+
+
+def _bounded(info: EngineInfo, max_context: int) -> EngineInfo:
+    return msgspec.structs.replace(info, max_context=min(max_context, info.max_context or max_context))

@@ -18,11 +18,13 @@ from prorl.api.llm import Conversation, Generation, Message, Reply, ToolSchema
 from prorl.llm.ledger import Ledger, RenderedRole, Source, Stream
 from prorl.llm.renderers import RenderedFor, RendererCache, tokenizer_of
 from prorl.llm.rendering import Renderer
+from prorl.llm.textual import Owed, TextRenderer
 from prorl.wire.rendering import RenderingParams
 from prorl.wire.sampling import SamplingParams
 from prorl.wire.trajectory import SegmentOrigin, Trajectory
 
 T = TypeVar("T")
+AnyRenderer = Renderer | TextRenderer
 _ATTEMPTS = 4
 
 
@@ -69,7 +71,8 @@ class ChatSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a conversation stands after one of its turns: what :meth:`ChatSession.fork` goes back to."""
+    """Where a conversation stands after one of its turns: what :meth:`ChatSession.fork` goes back to. ``owed``: what an
+    engine that renders itself will have appended by its next reply."""
 
     length: int = 0
     prefix: int = 0
@@ -79,6 +82,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     thinking: bool = False
     may_reply: bool = False
     may_observe: bool = False
+    owed: Owed | None = None
 
 
 class ChatSession:
@@ -90,7 +94,7 @@ class ChatSession:
         self._tools: tuple[ToolSchema, ...] = ()
         self._messages: list[Message] = []
         self._stream: Stream | None = None
-        self._renderer: Renderer | None = None
+        self._renderer: AnyRenderer | None = None
         self._context = 0
         self._at = Place()
         self._places: list[Place] = []
@@ -159,9 +163,11 @@ class ChatSession:
                 f"which needs {keep_free}: {backend.url} takes {self._context}"
             )
         role: RenderedRole = "tool" if any(message.role == "tool" for message in messages) else "user"
-        stream.append_rendered(rendered.ids, role=role, text=rendered.text, ms=ms)
+        owed = Owed(role, rendered.text, ms) if backend.info.takes == "messages" else None
+        if owed is None:
+            stream.append_rendered(rendered.ids, role=role, text=rendered.text, ms=ms)
         self._messages += messages
-        self._move(thinking=rendered.opens_thinking, may_reply=True, may_observe=False)
+        self._move(thinking=rendered.opens_thinking, may_reply=True, may_observe=False, owed=owed)
         self._tell("chat.observe", role=role, tokens=len(rendered.ids), ms=ms)
 
     async def restart(self, messages: Sequence[Message], *, origin: SegmentOrigin, note: str = "") -> None:
@@ -192,21 +198,20 @@ class ChatSession:
         rendered, renderer, backend = await self._with_renderer(
             lambda renderer: renderer.prompt(messages, self._tools, now=self._setup.now)
         )
-        tokenizer = await tokenizer_of(backend)
-        name = getattr(tokenizer, "source", f"{backend.info.dialect}:{backend.info.model}")
-        source = Source(
-            model=backend.info.model,
-            tokenizer=f"{name}#{renderer.tokenizer.digest}",
-            template=f"{name}#{renderer.template.digest}",
-        )
+        owed = Owed("prompt", rendered.text) if backend.info.takes == "messages" else None
         self._renderer = renderer
         self._stream = self._setup.ledger.open(
-            rendered.ids, text=rendered.text, source=source, origin=origin, parent=self._stream, agent=self._agent
+            rendered.ids if owed is None else None,
+            text=rendered.text,
+            source=await _source(backend, renderer),
+            origin=origin,
+            parent=self._stream,
+            agent=self._agent,
         )
         self._messages = list(messages)
         self._places = []
         self._at = Place(replies=self._at.replies)
-        self._move(thinking=rendered.opens_thinking, may_reply=True)
+        self._move(thinking=rendered.opens_thinking, may_reply=True, owed=owed)
         self._tell("chat.open", tokens=len(rendered.ids))
         self._check_room(backend)
 
@@ -216,8 +221,14 @@ class ChatSession:
         generation = sampled.generation
         ids = generation.token_ids
         said = ids[:-1] if ids and ids[-1] in sampling.stop_token_ids else ids
-        text, renderer, _ = await self._with_renderer(lambda renderer: renderer.tokenizer.decode(said))
+        text, renderer, backend = await self._with_renderer(lambda renderer: renderer.tokenizer.decode(said))
+        text = text if generation.text is None else generation.text
         parsed = renderer.tool_format.parse(text, thinking=self._at.thinking, tools=self._tools)
+        if generation.tool_calls is not None:
+            parsed = msgspec.structs.replace(parsed, tool_calls=generation.tool_calls)
+        if self._at.owed is not None:
+            stream = self._append_owed(stream, self._at.owed, sampled)
+            after = stream.ids
         stream.append_sampled(
             generation,
             after=after,
@@ -234,8 +245,10 @@ class ChatSession:
             replies=self._at.replies + 1,
             last_id=ids[-1] if ids else None,
             thinking=parsed.thinking,
-            may_reply=generation.finish != "stop",  # a reply that was cut may go on where it stopped
+            # a reply that was cut may go on where it stopped, if the engine takes ids
+            may_reply=generation.finish != "stop" and backend.info.takes == "ids",
             may_observe=True,
+            owed=None,
         )
         return Reply(
             text=text,
@@ -245,6 +258,22 @@ class ChatSession:
             finish=generation.finish,
             tokens=len(ids),
         )
+
+    def _append_owed(self, stream: Stream, owed: Owed, sampled: SampledReply) -> Stream:
+        """What the engine rendered itself: the end of the prompt that its reply echoes. Where that does not go on from
+        what is recorded, the engine has rendered the past anew, and a segment begins."""
+        echo = sampled.generation.prompt_echo
+        if echo is None:
+            self._setup.ledger.not_trainable(f"{sampled.backend} returns text without token ids")
+            echo = stream.ids
+        if echo[: len(stream)] == stream.ids:
+            stream.append_rendered(echo[len(stream) :], role=owed.role, text=owed.text, ms=owed.ms)
+            return stream
+        renewed = self._setup.ledger.open(echo, text=owed.text, origin="rewrite", parent=stream, agent=self._agent)
+        self._setup.ledger.note(f"segment {renewed.index} (rewrite, after {stream.index}): as the engine rendered it")
+        self._stream, self._places = renewed, []
+        self._move(owed=None)
+        return renewed
 
     def _move(self, **changes: Any) -> None:
         """One turn further."""
@@ -260,17 +289,17 @@ class ChatSession:
             )
         return self.room
 
-    def _for_turn(self, backend: RenderedFor, renderer: Renderer, max_tokens: int) -> SamplingParams:
+    def _for_turn(self, backend: RenderedFor, renderer: AnyRenderer, max_tokens: int) -> SamplingParams:
         sampling = self._setup.sampling
         stops = (*sampling.stop_token_ids, *backend.info.eos_token_ids, renderer.end_of_turn)
         return msgspec.structs.replace(
             sampling,
             max_tokens=max_tokens,
-            stop_token_ids=tuple(dict.fromkeys(stops)),
+            stop_token_ids=tuple(dict.fromkeys(token for token in stops if token >= 0)),
             seed=None if sampling.seed is None else sampling.seed + self._at.replies,
         )
 
-    async def _with_renderer(self, work: Callable[[Renderer], Awaitable[T]]) -> tuple[T, Renderer, RenderedFor]:
+    async def _with_renderer(self, work: Callable[[AnyRenderer], Awaitable[T]]) -> tuple[T, AnyRenderer, RenderedFor]:
         """Text to ids or back. Where the tokenizer is an engine's own, that engine may be gone by then: the next one is
         asked, as for a reply."""
         for attempt in range(1, _ATTEMPTS + 1):
@@ -284,9 +313,13 @@ class ChatSession:
                 self._setup.lease.lost(backend, str(fault))
         raise AssertionError("the loop returns or raises")
 
-    async def _same_renderer(self, backend: RenderedFor) -> Renderer:
+    async def _same_renderer(self, backend: RenderedFor) -> AnyRenderer:
         """The conversation's renderer, with this backend's tokenizer at hand; its own one once it is open."""
-        renderer = await self._setup.renderers.get(backend, self._setup.rendering)
+        renderer: AnyRenderer
+        if backend.info.takes == "messages":
+            renderer = TextRenderer(self._setup.rendering)
+        else:
+            renderer = await self._setup.renderers.get(backend, self._setup.rendering)
         if self._renderer is None:
             return renderer
         now, before = renderer.tokenizer.digest, self._renderer.tokenizer.digest
@@ -305,3 +338,15 @@ class ChatSession:
     def _tell(self, kind: str, **data: Any) -> None:
         if self._setup.emit is not None:
             self._setup.emit(kind, **data)
+
+
+async def _source(backend: RenderedFor, renderer: AnyRenderer) -> Source:
+    if isinstance(renderer, TextRenderer):
+        return Source(model=backend.info.model)
+    tokenizer = await tokenizer_of(backend)
+    name = getattr(tokenizer, "source", f"{backend.info.dialect}:{backend.info.model}")
+    return Source(
+        model=backend.info.model,
+        tokenizer=f"{name}#{renderer.tokenizer.digest}",
+        template=f"{name}#{renderer.template.digest}",
+    )

@@ -39,11 +39,16 @@ def fit_context(prompt_ids: Sequence[int], sampling: SamplingParams, info: Engin
 def check_reply(
     generation: Generation, prompt_ids: Sequence[int], sampling: SamplingParams, info: EngineInfo, *, url: str
 ) -> Generation:
-    """The same reply, with logprobs that rounding had put above 0 set to 0. Raises ``ModelFault`` (codes above)."""
+    """The same reply, with logprobs that rounding had put above 0 set to 0. Raises ``ModelFault`` (codes above).
+
+    An engine that takes messages renders its own prompt, so there is none to compare its echo with.
+    """
     ids, logprobs = generation.token_ids, generation.logprobs
-    if generation.prompt_echo is not None and generation.prompt_echo != list(prompt_ids):
-        raise ModelFault(_mismatch(generation.prompt_echo, prompt_ids, url), code="prompt_mismatch")
-    if not ids and generation.finish != "abort":
+    echo = generation.prompt_echo
+    if info.takes == "ids" and echo is not None and echo != list(prompt_ids):
+        raise ModelFault(_mismatch(echo, prompt_ids, url), code="prompt_mismatch")
+    text_only = info.takes == "messages" and echo is None
+    if not ids and not text_only and generation.finish != "abort":
         raise ModelFault(f"{url} returned no tokens (finish: {generation.finish})", code="empty_reply")
     if len(ids) > sampling.max_tokens:
         raise ModelFault(f"{url} returned {len(ids)} tokens; {sampling.max_tokens} were allowed", code="too_long")
@@ -55,7 +60,7 @@ def check_reply(
         if not math.isfinite(logprob) or logprob > ROUNDING:
             raise ModelFault(f"{url}: token {place} has the logprob {logprob}", code="bad_logprob")
     bound = math.inf if info.vocab_size is None else info.vocab_size
-    for place, token in enumerate(ids):
+    for place, token in enumerate(ids if echo is None or info.takes == "ids" else [*ids, *echo]):
         if not 0 <= token < bound:
             raise ModelFault(f"{url}: token {place} is {token}, outside the vocabulary ({bound})", code="bad_token")
     spans = generation.weight_spans

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 
 import httpx
@@ -34,9 +35,12 @@ class Connector:
         _check_url(spec.url)
         client = open_client(self._settings, tls=spec.url.startswith("https:"))
         try:
+            if spec.api_key_env is not None:
+                client.headers["authorization"] = f"Bearer {_key(spec.api_key_env)}"
             record = self._dialects[spec.dialect] if spec.dialect else await self._detect(client, spec.url)
             dialect = record.factory.connect(client, spec.url, model=spec.model)
             info = await self._describe(dialect, f"{record.name} at {spec.url}")
+            _check_complete(info, spec)
         except BaseException:
             await client.aclose()
             raise
@@ -67,6 +71,23 @@ class Connector:
         raise ConfigError(
             f"{url} answers but speaks none of: {', '.join(sorted(self._dialects)) or 'no dialect is installed'}; "
             "give the root of an LLM server (without /v1), or name its dialect"
+        )
+
+
+def _key(variable: str) -> str:
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise ConfigError(f"the environment of this service has no {variable}: set it to the LLM server's API key")
+    return key
+
+
+def _check_complete(info: EngineInfo, spec: BackendSpec) -> None:
+    """What neither the engine nor the registration says would be missing in every rollout."""
+    if not info.max_context and spec.max_context is None:
+        raise ConfigError(f"{spec.url} does not say how long its context is: register it with max_context, in tokens")
+    if info.takes == "ids" and info.chat_template is None and spec.tokenizer is None:
+        raise ConfigError(
+            f"{spec.url} ({info.dialect}) hands out no chat template: register it with tokenizer, a folder or hub name"
         )
 
 

@@ -59,7 +59,7 @@ class Ledger:
 
     def open(
         self,
-        ids: Sequence[int],
+        ids: Sequence[int] | None,
         *,
         text: str,
         source: Source | None = None,
@@ -67,11 +67,12 @@ class Ledger:
         parent: Stream | None = None,
         agent: str = "",
     ) -> Stream:
-        """Begin a segment with a rendered prompt."""
+        """Begin a segment with a rendered prompt (``None``: it is appended once the engine has told its ids)."""
         stream = self._begin(origin, parent, 0, agent)
         for name, value in msgspec.structs.asdict(source or Source()).items():
             self._name(stream, name, value)
-        stream.append_rendered(ids, role="prompt", text=text)
+        if ids is not None:
+            stream.append_rendered(ids, role="prompt", text=text)
         return stream
 
     def branch(self, parent: Stream, length: int) -> Stream:

@@ -13,7 +13,10 @@ class BackendSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ``url`` is the server's root (``http://host:port``). ``dialect`` is found by asking the server when not given.
     ``tokenizer`` is a local folder or hub name; without it the engine's own tokenizer endpoint is used.
     ``policy_version`` names the weights that are loaded; without it the pool counts versions itself (one more after
-    every ``/clear_llm_server``).
+    every ``/clear_llm_server``). ``max_context`` bounds the context in tokens, and must be given where the server does
+    not say its own. ``api_key_env`` names a variable in the environment of *this* service, never a key itself: it is
+    sent to the server as a bearer token. Its name begins with ``PRORL_LLM_KEY``, so that no other secret of the service
+    can be sent anywhere.
     """
 
     url: Annotated[
@@ -24,6 +27,7 @@ class BackendSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tokenizer: str | None = None
     policy_version: str | None = None
     max_context: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    api_key_env: Annotated[str, msgspec.Meta(pattern=r"^PRORL_LLM_KEY[A-Z0-9_]{0,100}$(?!\n)")] | None = None
 
 
 class ClearRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,7 +6,7 @@ wrong: asking again changes nothing), ``bad_response`` (it answered something el
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, Generic, TypeVar
 
 import httpx
@@ -65,11 +65,13 @@ class Endpoint(Generic[T]):
 
     async def get_or_none(self, *, params: Mapping[str, str] | None = None) -> T | None:
         """The answer, or ``None`` where this engine does not offer the endpoint, or offers it in another shape."""
+        return await _or_none(self.get(params=params))
+
+    async def post_or_none(self, body: Mapping[str, Any]) -> T | None:
+        """As :meth:`get_or_none`. A server that fails on a question it does not know may answer 500 to it."""
         try:
-            return await self.get(params=params)
-        except ModelFault as fault:
-            if fault.code == "unreachable":
-                raise
+            return await _or_none(self.post(body))
+        except Refused:
             return None
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
@@ -111,3 +113,12 @@ class Endpoint(Generic[T]):
             return self._decoder.decode(response.content)
         except (msgspec.MsgspecError, ValueError) as error:
             raise ModelFault(f"{self._url} answered what it should not: {error}", code="bad_response") from error
+
+
+async def _or_none(asking: Awaitable[T]) -> T | None:
+    try:
+        return await asking
+    except ModelFault as fault:
+        if fault.code == "unreachable":
+            raise
+        return None
