@@ -1,5 +1,6 @@
 """What plugin authors import. Everything here is the public contract; nothing here imports the server."""
 
+from prorl.api.capture import Capture
 from prorl.api.errors import (
     BudgetExceeded,
     ConfigError,
@@ -47,6 +48,7 @@ __all__ = [
     "AgentHandler",
     "Bind",
     "BudgetExceeded",
+    "Capture",
     "Chat",
     "CommandRecord",
     "ConfigError",

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from prorl.api.capture import Capture
 from prorl.api.llm import Chat
 from prorl.api.sandbox import Sandbox, SandboxSpec
 from prorl.api.tools import Tool
@@ -28,6 +29,11 @@ class JobServices(Protocol):
     def chat(self, agent: str = "") -> Chat:
         """A new conversation with the policy, pinned to the job's backend. All chats end up in the trajectory, as
         segments of their own; ``agent`` names a sub-agent's."""
+        ...
+
+    def capture(self, *, max_calls: int | None = None) -> Capture:
+        """The door for an agent that speaks HTTP (OpenAI's or Anthropic's): what it says and hears becomes the job's
+        trajectory. One per job; ``max_calls`` bounds the replies it may have."""
         ...
 
     def tools(self, names: tuple[str, ...]) -> list[Tool]:

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from prorl.api.errors import ConfigError
+from prorl.capture import Doors
 from prorl.llm.pool import BackendPool
 from prorl.pipeline.course import Course
 from prorl.pipeline.errors import JobConflict, NoBackend, NotAccepting, UnknownJob
@@ -75,6 +76,7 @@ class Pipeline:
         sandboxes: Sandboxes,
         settings: PipelineSettings | None = None,
         *,
+        doors: Doors | None = None,
         tables: Mapping[str, Mapping[str, Any]] | None = None,
         server: str = "",
         certificate_key: bytes | None = None,
@@ -84,7 +86,7 @@ class Pipeline:
         self._pool = pool
         self._tables = tables or {}
         self._server = server
-        self._house = House(registry, pool, sandboxes, certificate_key=certificate_key)
+        self._house = House(registry, pool, sandboxes, doors=doors, certificate_key=certificate_key)
         self._course = Course(self._house, self.settings, server=server, ended=self._job_ended)
         self._watchdog = Watchdog(threshold_s=self.settings.stall_s, handler_of=self._course.handler_of)
         self._handlers = Handlers()

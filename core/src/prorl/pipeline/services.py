@@ -11,11 +11,13 @@ import math
 import threading
 from typing import Any, Protocol
 
-from prorl.api.errors import JobCancelled, SandboxFault
+from prorl.api.capture import Capture
+from prorl.api.errors import JobCancelled, SandboxFault, TaskFault
 from prorl.api.job import Job
 from prorl.api.llm import Chat
 from prorl.api.sandbox import Sandbox, SandboxSpec
 from prorl.api.tools import Tool
+from prorl.capture import Doors
 from prorl.llm.chat import ChatSession, ChatSetup
 from prorl.llm.ledger import Ledger
 from prorl.llm.pool import BackendPool
@@ -43,11 +45,13 @@ class House:
         pool: BackendPool,
         sandboxes: Sandboxes,
         *,
+        doors: Doors | None = None,
         certificate_key: bytes | None = None,
     ) -> None:
         self.registry = registry
         self.pool = pool
         self.sandboxes = sandboxes
+        self.doors = doors or Doors()
         self.certificate_key = certificate_key
         self.renderers = RendererCache()
         self.thread = threading.get_ident()
@@ -61,6 +65,7 @@ class Services:
     """Implements :class:`prorl.api.job.JobServices`. Call :meth:`attach` with the job that it serves."""
 
     __slots__ = (
+        "_capture",
         "_chats",
         "_closed",
         "_events",
@@ -83,6 +88,7 @@ class Services:
         self._sandboxes: list[Sandbox] = []
         self._ledger = Ledger()
         self._chats: ChatSetup | None = None
+        self._capture: Capture | None = None
         self._closed = False
 
     def attach(self, job: Job) -> None:
@@ -117,6 +123,15 @@ class Services:
                 emit=self.emit,
             )
         return ChatSession(self._chats, agent=agent)
+
+    def capture(self, *, max_calls: int | None = None) -> Capture:
+        job = self._open_job()
+        if self._capture is not None:
+            raise TaskFault("this job has its door already", code="capture")
+        limit = job.request.sampling_params.max_tokens
+        self._capture = door = self._house.doors.open(job.id, self.chat, max_tokens=limit, max_calls=max_calls)
+        job.exit_stack.push_async_callback(door.close)
+        return door
 
     def tools(self, names: tuple[str, ...]) -> list[Tool]:
         return [self._house.registry.tool(name).factory() for name in names]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from litestar import Litestar
+from litestar import Litestar, asgi
 from litestar.openapi import OpenAPIConfig
 
 from prorl.pipeline.pipeline import VERSION
@@ -15,6 +15,7 @@ from prorl.server.jobs import job_routes
 from prorl.server.openapi import add_request_schemas
 from prorl.server.paper import paper_routes
 from prorl.server.problems import exception_handlers
+from prorl.server.proxy import Proxy
 from prorl.server.schema_page import schema_pages
 from prorl.server.service import Service
 from prorl.server.settings import Settings
@@ -32,14 +33,22 @@ def create_app(settings: Settings, registry: Registry) -> Litestar:
         async with service.running():
             yield
 
+    body_limit = int(settings.server.body_limit_mb * 2**20)
+    proxy = Proxy(service.doors, body_limit=body_limit, quiet_s=settings.server.sse_keep_alive_s)
+
     app = Litestar(
-        route_handlers=[*paper_routes(service), *job_routes(service), *info_routes(service)],
+        route_handlers=[
+            *paper_routes(service),
+            *job_routes(service),
+            *info_routes(service),
+            asgi("/proxy", is_mount=True, copy_scope=True)(proxy.__call__),
+        ],
         lifespan=[lifespan],
         exception_handlers=exception_handlers(),
         openapi_config=OpenAPIConfig(
             title="ProRL Agent", version=VERSION, path="/schema", render_plugins=schema_pages()
         ),
-        request_max_body_size=int(settings.server.body_limit_mb * 2**20),
+        request_max_body_size=body_limit,
         logging_config=None,  # the default one would log bodies, and configure logging that is not ours
         debug=False,
     )

@@ -178,6 +178,8 @@ def _prepare(
 ) -> tuple[_Server, socket.socket, str]:
     app = create_app(settings, registry)
     bound, url = _bind(settings.server.host, settings.server.port)
+    service: Service = app.state.service
+    service.doors.url = settings.server.url or url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     config = uvicorn.Config(
         app,
         http="httptools",

@@ -9,12 +9,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from prorl.api.errors import ConfigError, Fault
+from prorl.capture import Doors
 from prorl.llm.pool import BackendPool
 from prorl.pipeline.pipeline import Pipeline
 from prorl.plugins.registry import Registry
 from prorl.sandbox.manager import SandboxManager
 from prorl.sandbox.plugin import with_settings
 from prorl.server.settings import Settings, check_settings
+from prorl.server.sockets import Sockets
 from prorl.wire.backends import BackendSpec
 from prorl.wire.certificate import read_key
 from prorl.wire.wording import counted
@@ -42,11 +44,19 @@ class Service:
         self.registry = registry
         self.pool = BackendPool(registry.dialects, settings.pool)
         self.sandboxes = SandboxManager(with_settings(registry.runtimes, settings.sandbox), settings.sandbox.runtime)
+        self.doors = Doors()
+        self.doors.listen = Sockets(
+            self.doors,
+            body_limit=int(settings.server.body_limit_mb * 2**20),
+            quiet_s=settings.server.sse_keep_alive_s,
+            keep_alive_s=settings.server.keep_alive_s,
+        ).listen
         self.pipeline = Pipeline(
             registry,
             self.pool,
             self.sandboxes,
             settings.pipeline,
+            doors=self.doors,
             tables=settings.handlers,
             server=settings.server.name,
             certificate_key=_certificate_key(settings.server.certificate_key_file),

@@ -41,6 +41,14 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         msgspec.Meta(min_length=1, description="address to listen on; there is no authentication: keep it private"),
     ] = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535, description="port to listen on; 0 takes a free one")] = 8089
+    url: Annotated[
+        Annotated[
+            str,
+            msgspec.Meta(pattern=r"^https?://[^\s]*[^/\s]$(?!\n)", examples=["http://node7:8089 (no last /)"]),
+        ]
+        | None,
+        msgspec.Meta(description="where agents outside of sandboxes reach this server; unset: on this machine"),
+    ] = None
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=200, description="this server's name in results")] = (
         msgspec.field(default_factory=socket.gethostname)
     )

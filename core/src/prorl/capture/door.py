@@ -1,0 +1,330 @@
+"""One job's door: who may come in, which stream a call goes on, and what it is answered.
+
+Streams are chats. A call that goes on where a chat stands uses that chat; one that goes on from an earlier point, or
+from one that is busy just now, takes a branch; one that goes on from nothing opens a chat of its own.
+
+The same call again is one of two things. A *retry* gets the reply that is there, or joins the one under way: the first
+one's client has gone away, it carries the same idempotency key or says that it is a retry, or it comes while the
+first is under way and does not say that it is a first try. Everything else is a *second sample*: a branch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from prorl.api.errors import ContextOverflow, Fault, JobCancelled, ModelFault
+from prorl.api.llm import Chat, Reply
+from prorl.capture.talk import Answer, Asked, Called, Heard, Kind, Marks, Refusal, to_messages
+from prorl.capture.trace import Prompt, Trace
+
+KEPT_REFUSALS = 8
+ENDED = "this job has ended, or takes no more calls"
+
+
+class Line:
+    """A chat and how many turns it has. For one call at a time."""
+
+    def __init__(self, chat: Chat, turns: int = 0) -> None:
+        self.chat = chat
+        self.turns = turns
+        self.busy = False
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A point of a stream: ``line`` after its first ``turns`` turns. ``since``: when it was reached (monotonic)."""
+
+    line: Line
+    turns: int
+    since: float
+
+
+class Sample:
+    """One reply to one prompt, from when it was asked for. ``waiting`` counts the clients that are there for it."""
+
+    def __init__(self, asked: Asked, marks: Marks, task: asyncio.Task[Answer]) -> None:
+        self.asked = asked
+        self.keys = {marks.idempotency_key} - {None}
+        self.name = marks.sample
+        self.task = task
+        self.waiting = 0
+        self.delivered = False
+
+    @property
+    def failed(self) -> bool:
+        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
+
+    @property
+    def abandoned(self) -> bool:
+        """Nobody got it, and nobody waits for it."""
+        return not self.delivered and not self.waiting
+
+    @contextmanager
+    def attended(self) -> Iterator[None]:
+        self.waiting += 1
+        try:
+            yield
+        finally:
+            self.waiting -= 1
+
+
+class Door:
+    """Implements :class:`prorl.api.Capture`. ``chat(agent)`` makes a chat of the job; ``max_tokens`` is the job's own
+    bound on a reply; ``listen`` makes the Unix socket; ``closed`` is called once, at the end."""
+
+    def __init__(
+        self,
+        job_id: str,
+        url: str,
+        *,
+        chat: Callable[[str], Chat],
+        max_tokens: int,
+        max_calls: int | None = None,
+        listen: Callable[[Door], Awaitable[tuple[Path, Callable[[], Awaitable[None]]]]] | None = None,
+        closed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.job_id = job_id
+        self.url = url
+        self.key = f"prorl-{secrets.token_urlsafe(32)}"
+        self.calls = self.refused = 0
+        self.fault: Fault | None = None
+        self._chat = chat
+        self._max_tokens = max_tokens
+        self._max_calls = max_calls
+        self._listen = listen
+        self._on_close = closed
+        self._closed = False
+        self._trace: Trace[Place, Sample] = Trace()
+        self._samples: set[asyncio.Task[Answer]] = set()
+        self._answers: dict[str, tuple[Heard, ...]] = {}
+        self._counts: Counter[str] = Counter()
+        self._ignored: Counter[str] = Counter()
+        self._refusals: deque[str] = deque(maxlen=KEPT_REFUSALS)
+        self._socket: tuple[Path, Callable[[], Awaitable[None]]] | None = None
+        self._opening = asyncio.Lock()
+        self._leading: dict[tuple[int, bytes], asyncio.Lock] = {}
+
+    # --- what a handler sees ---------------------------------------------------------------------------------------
+
+    def environment(self, origin: str | None = None) -> dict[str, str]:
+        base = self.url if origin is None else f"{origin}/proxy/{self.job_id}"
+        return {
+            "OPENAI_BASE_URL": f"{base}/v1",
+            "OPENAI_API_BASE": f"{base}/v1",
+            "OPENAI_API_KEY": self.key,
+            "ANTHROPIC_BASE_URL": base,
+            "ANTHROPIC_API_KEY": self.key,
+        }
+
+    async def socket(self) -> Path:
+        async with self._opening:
+            if self._closed or self._listen is None:
+                raise JobCancelled(ENDED if self._closed else "this server has no sockets for agents")
+            if self._socket is None:
+                self._socket = await self._listen(self)
+            return self._socket[0]
+
+    def metrics(self) -> dict[str, Any]:
+        counts = {name: self._counts[name] for name in ("conversations", "branches", "retries", "broken_calls")}
+        refused = {"refused": self._counts["refused"], "calls_beyond_limit": self.refused}
+        return {"calls": self.calls, **counts, **refused, "ignored_fields": dict(self._ignored)}
+
+    def refusals(self) -> list[str]:
+        return list(self._refusals)
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._on_close()
+        for task in self._samples:
+            task.cancel()
+        if self._samples:
+            await asyncio.wait(self._samples)
+        async with self._opening:
+            opened, self._socket = self._socket, None
+        if opened is not None:
+            await opened[1]()
+
+    # --- what the HTTP side asks of it -----------------------------------------------------------------------------
+
+    def admit(self, key: str | None) -> None:
+        """Raises :class:`Refusal` for a wrong key."""
+        if key is None or not hmac.compare_digest(key.encode(), self.key.encode()):
+            what = "no API key was sent" if not key else "this is not the API key of this job"
+            raise Refusal("unauthorized", f"{what}: the job's own is in OPENAI_API_KEY and ANTHROPIC_API_KEY")
+
+    def turned_away(self, path: str, refusal: Refusal) -> None:
+        self._counts["refused"] += 1
+        self._refusals.append(f"{path}: {refusal.status} {refusal.message}")
+
+    def ask(self, asked: Asked, marks: Marks) -> Sample:
+        """The reply to this call: a new one, or the one that is there if it is a retry. Nothing is awaited, so two
+        calls cannot both be the first. Raises :class:`Refusal`."""
+        if self._closed:
+            raise Refusal("unknown", ENDED)
+        messages = self._whole(asked)
+        if messages[-1].role == "assistant":
+            why = "the last message is the assistant's: to go on from a prefix is not supported"
+            raise Refusal("invalid", why, field="messages")
+        prompt = self._trace.find(messages, asked.tools)
+        if (known := _known(prompt, marks)) is not None:
+            self._counts["retries"] += 1
+            known.keys |= {marks.idempotency_key} - {None}
+            return known
+        if self._max_calls is not None and self.calls >= self._max_calls:
+            self.refused += 1
+            raise Refusal("forbidden", f"this job may make {self._max_calls} model calls", code="model_calls_exhausted")
+        self.calls += 1
+        self._ignored.update(asked.ignored)
+        task = asyncio.create_task(self._sample(prompt, messages, asked, marks), name=f"capture {self.job_id}")
+        self._samples.add(task)
+        task.add_done_callback(self._done)
+        sample = Sample(asked, marks, task)
+        prompt.samples.append(sample)
+        return sample
+
+    def _done(self, task: asyncio.Task[Answer]) -> None:
+        self._samples.discard(task)
+        if not task.cancelled():
+            task.exception()  # who waits hears of it; that nobody does is no news
+
+    def _whole(self, asked: Asked) -> tuple[Heard, ...]:
+        """The conversation with what an earlier answer stands for."""
+        if asked.follows is None:
+            messages = asked.messages
+        else:
+            before = self._answers.get(asked.follows)
+            if before is None:
+                raise Refusal("unknown", f"no response {asked.follows!r} in this job", field="previous_response_id")
+            lead = [message for message in asked.messages if message.role == "system"]
+            rest = [message for message in asked.messages if message.role != "system"]
+            messages = (*lead, *(message for message in before if message.role != "system"), *rest)
+        if not messages:
+            raise Refusal("invalid", "there are no messages", field="messages")
+        return messages
+
+    # --- sampling --------------------------------------------------------------------------------------------------
+
+    async def _sample(
+        self, prompt: Prompt[Place, Sample], messages: tuple[Heard, ...], asked: Asked, marks: Marks
+    ) -> Answer:
+        try:
+            line = await self._stand_at(prompt, messages, asked, marks)
+            try:
+                before = line.chat.tokens
+                limit = min(asked.max_tokens or self._max_tokens, self._max_tokens)
+                reply = await line.chat.reply(max_tokens=limit)
+                line.turns += 1
+            finally:
+                line.busy = False
+        except ContextOverflow:
+            self._counts["context_overflows"] += 1
+            raise
+        except ModelFault as fault:
+            self.fault = fault
+            raise
+        if reply.finish == "abort":
+            self.fault = ModelFault("the engine aborted the reply", code="aborted")
+            raise self.fault
+        self.fault = None
+        answer = self._answer(reply, asked, before)
+        message = Heard(role="assistant", text=answer.text, calls=answer.calls)
+        self._trace.say(prompt, message, Place(line, line.turns, time.monotonic()))
+        self._answers[answer.id] = (*messages, message)
+        return answer
+
+    async def _stand_at(
+        self, prompt: Prompt[Place, Sample], messages: tuple[Heard, ...], asked: Asked, marks: Marks
+    ) -> Line:
+        """A chat that stands at the prompt, marked busy. Several samples of a new prompt: one of them leads there."""
+        async with self._leading.setdefault(prompt.key, asyncio.Lock()):
+            if prompt.place is None:
+                prompt.place = await self._advance(prompt, messages, asked, marks)
+            return self._take(prompt.place)
+
+    async def _advance(
+        self, prompt: Prompt[Place, Sample], messages: tuple[Heard, ...], asked: Asked, marks: Marks
+    ) -> Place:
+        new = to_messages(prompt.new, asked.tools, among=messages)
+        if prompt.after is None:
+            self._counts["conversations"] += 1
+            line = Line(self._chat(marks.agent))
+            await line.chat.open(new, asked.tools)
+        else:
+            line = self._take(prompt.after.place)
+            try:
+                await line.chat.observe(new, ms=(time.monotonic() - prompt.after.place.since) * 1000)
+            finally:
+                line.busy = False
+        line.turns += 1
+        return Place(line, line.turns, time.monotonic())
+
+    def _take(self, place: Place) -> Line:
+        line = place.line
+        if line.busy or line.turns != place.turns:
+            self._counts["branches"] += 1
+            line = Line(line.chat.fork(place.turns), place.turns)
+        line.busy = True
+        return line
+
+    def _answer(self, reply: Reply, asked: Asked, prompt_tokens: int) -> Answer:
+        """As the agent gets to see it. Calls that it did not ask for, or could not use, are text to it."""
+        usable = [call for call in reply.tool_calls if call.error is None]
+        self._counts["broken_calls"] += len(reply.tool_calls) - len(usable)
+        as_calls = bool(usable) and bool(asked.tools) and "no_calls" not in asked.wants
+        text = reply.answer
+        if reply.tool_calls and not as_calls:
+            text = reply.text.rpartition("</think>")[2].strip()
+        calls = [
+            Called(id=secrets.token_hex(12), name=call.name, arguments=msgspec.json.encode(call.arguments).decode())
+            for call in (usable if as_calls else ())
+        ]
+        return Answer(
+            id=secrets.token_hex(16),
+            created=int(time.time()),
+            text=text,
+            reasoning=reply.reasoning,
+            calls=tuple(calls),
+            finish=reply.finish,
+            prompt_tokens=prompt_tokens,
+            tokens=reply.tokens,
+        )
+
+
+def _known(prompt: Prompt[Place, Sample], marks: Marks) -> Sample | None:
+    """The sample that this call is a retry of, if it is one."""
+    samples = [sample for sample in prompt.samples if not sample.failed and sample.name == marks.sample]
+    for sample in reversed(samples):
+        if marks.idempotency_key is not None and marks.idempotency_key in sample.keys:
+            return sample
+    for sample in samples:
+        if sample.abandoned:
+            return sample
+    if not samples or (marks.first and not marks.retry):
+        return None
+    return samples[-1] if marks.retry or not samples[-1].task.done() else None
+
+
+def refusal_of(error: BaseException) -> Refusal | None:
+    """What the agent is told of a call that failed. What may go better next time is a 5xx: SDKs then try again.
+    ``None``: an error of our own."""
+    match error:
+        case Refusal():
+            return error
+        case JobCancelled() | asyncio.CancelledError():
+            return Refusal("unknown", ENDED)
+        case ContextOverflow():
+            return Refusal("context", str(error), field="messages", code="context_length_exceeded")
+        case Fault():
+            kind: Kind = "unavailable" if isinstance(error, ModelFault) else "invalid"
+            return Refusal(kind, str(error), code=error.code)
+    return None

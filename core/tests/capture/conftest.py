@@ -1,0 +1,129 @@
+"""A real server whose jobs do nothing but keep their door open for the test."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from prorl.api import AgentHandler, Capture, HandlerRecord, Job
+from prorl.testing.lab import Lab
+from prorl.testing.script import Policy
+from prorl.wire import RolloutResult
+
+
+class Ajar(AgentHandler):
+    """Opens its door and waits until it is told to end."""
+
+    def __init__(self) -> None:
+        self.doors: dict[str, Capture] = {}
+        self.ends: dict[str, asyncio.Event] = {}
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    async def init(self, job: Job) -> Any:
+        return None, {}, {}
+
+    async def run(self, job: Job) -> dict[str, Any]:
+        self.loop = asyncio.get_running_loop()
+        end = self.ends[job.id] = asyncio.Event()
+        door = self.doors[job.id] = job.services.capture(max_calls=job.instance.get("max_calls"))
+        await end.wait()
+        return {"metrics": door.metrics(), "fault": str(door.fault or ""), "refusals": door.refusals()}
+
+    async def eval(self, job: Job) -> dict[str, Any]:
+        return {"reward": 1.0, "metrics": dict(job.run_output)}
+
+
+class OpenDoor:
+    """A job that is running, seen from the agent's side. ``result`` is there once the block has ended."""
+
+    def __init__(self, door: Capture) -> None:
+        self.door = door
+        self.url, self.key = door.url, door.key
+        self.result: RolloutResult
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        return self.result.metrics["metrics"]
+
+
+class House:
+    def __init__(self, lab: Lab, handler: Ajar) -> None:
+        self.lab = lab
+        self.engine = lab.engine
+        self._handler = handler
+
+    @contextmanager
+    def job(self, **request: Any) -> Iterator[OpenDoor]:
+        instance = request.pop("instance", {})
+        ended: list[RolloutResult] = []
+        job_id = request.setdefault("job_id", f"job-{time.monotonic_ns()}")
+        thread = threading.Thread(target=lambda: ended.append(self.lab.rollout(instance, domain="ajar", **request)))
+        thread.start()
+        until(lambda: job_id in self._handler.doors or not thread.is_alive())
+        opened = OpenDoor(self._handler.doors[job_id])
+        try:
+            yield opened
+        finally:
+            assert self._handler.loop is not None
+            self._handler.loop.call_soon_threadsafe(self._handler.ends[job_id].set)
+            thread.join()
+        opened.result = ended[0]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def wait_until() -> Callable[[Callable[[], bool]], None]:
+    return until
+
+
+@pytest.fixture
+def house() -> Iterator[Callable[..., Any]]:
+    """``with house(policy) as house, house.job() as job``."""
+
+    @contextmanager
+    def open_house(policy: Any, **more: Any) -> Iterator[House]:
+        handler = Ajar()
+        record = HandlerRecord(name="ajar", factory=lambda: handler, summary="keeps its door open")
+        with Lab(policy, handlers=[record], **more) as lab:
+            yield House(lab, handler)
+
+    return open_house
+
+
+def tool_call(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+@pytest.fixture
+def exact() -> Callable[..., None]:
+    """What must hold of every trajectory, whatever the agent did: each id list that the engine was sent is a prefix of
+    exactly one segment up to a reply, and each reply's tokens have mask 1 once."""
+
+    def check(house: House, result: RolloutResult) -> None:
+        segments = result.trajectory.segments
+        replies = [turn for turn in result.trajectory.turns if turn.role == "assistant"]
+        sent = sorted(tuple(request.prompt_ids) for request in house.engine.requests)
+        assert sent == sorted(tuple(segments[turn.segment].tokens[: turn.start]) for turn in replies)
+        for number, segment in enumerate(segments):
+            own = [turn for turn in replies if turn.segment == number]
+            sampled = {at for turn in own for at in range(turn.start, turn.end)}
+            assert [at for at, mask in enumerate(segment.loss_mask) if mask] == sorted(sampled)
+            if segment.parent is not None:
+                assert segment.tokens[: segment.shared] == segments[segment.parent].tokens[: segment.shared]
+
+    return check
+
+
+__all__ = ["Policy", "tool_call"]
