@@ -11,7 +11,11 @@ from prorl.api.errors import TaskFault
 from prorl.api.llm import ToolSchema
 from prorl.llm.template import TemplateRefusal
 from prorl.llm.toolformats.base import ToolFormat, function_form
+from prorl.llm.toolformats.function_tag import FunctionTagFormat
 from prorl.llm.toolformats.hermes import HermesFormat
+from prorl.llm.toolformats.llama_json import LlamaJsonFormat
+from prorl.llm.toolformats.pythonic import PythonicFormat
+from prorl.llm.toolformats.qwen3_coder import Qwen3CoderFormat
 
 
 class Renders(Protocol):
@@ -28,7 +32,13 @@ class Renders(Protocol):
 
 def formats() -> dict[str, ToolFormat]:
     """All of them by name, the most specific first: where a text matches several, the first one is meant."""
-    known: list[ToolFormat] = [HermesFormat()]
+    known: list[ToolFormat] = [
+        Qwen3CoderFormat(),
+        FunctionTagFormat(),
+        HermesFormat(),
+        PythonicFormat(),
+        LlamaJsonFormat(),
+    ]
     return {each.name: each for each in known}
 
 

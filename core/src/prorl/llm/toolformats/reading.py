@@ -43,7 +43,7 @@ def read_reply(text: str, openers: re.Pattern[str], read: Reader, *, how: str, t
     content: list[str] = []
     calls: list[ToolCall] = []
     at = mark = attempts = 0
-    tagged = thinking
+    tagged, drafted = thinking, False
     while (found := openers.search(text, at)) is not None:
         start, at = found.span()
         if found[0] in _THINK:
@@ -56,10 +56,11 @@ def read_reply(text: str, openers: re.Pattern[str], read: Reader, *, how: str, t
                 reasoning.append(before if closes else before + found[0])
             else:
                 answer.append(before + found[0] if closes else before)
-            thinking, tagged = not closes, True
+            thinking, tagged, drafted = not closes, True, False
             continue
         if thinking:
-            continue  # a call drafted while thinking was not made
+            drafted = True  # a call drafted while thinking was not made
+            continue
         if attempts >= MOST_CALLS:
             if not calls:
                 continue  # nothing here was a call
@@ -78,6 +79,8 @@ def read_reply(text: str, openers: re.Pattern[str], read: Reader, *, how: str, t
         at = mark = made.end
     (reasoning if thinking else answer).append(text[mark:])
     content.append(text[mark:])
+    if thinking and drafted:
+        calls.append(broken("a call inside thinking is not made: close the thinking with </think> first", how))
     said = "".join(content)
     return ParsedReply(
         answer="".join(answer).strip(),

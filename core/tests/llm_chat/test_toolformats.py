@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prorl.api import ToolSchema
-from prorl.llm.toolcalls import HermesFormat
+from prorl.llm.toolformats import HermesFormat
 
 PARSE = HermesFormat().parse
 CALL = '<tool_call>\n{"name": "run", "arguments": {"code": "1+1"}}\n</tool_call>'
@@ -31,7 +31,8 @@ def test_text_then_calls():
         ("a</think>b", "b", 0, False),
         (f"{CALL}</think>b", "b", 0, False),
         (f"<think>{CALL}</think>{CALL}", "", 1, False),
-        (f"<think>never closed {CALL}", "", 0, True),
+        ("<think>never closed", "", 0, True),
+        (f"<think>never closed {CALL}", "", 1, True),
         ("x<think>a</think>y", "xy", 0, False),
         ("<think>a</think>b</think>c", "b</think>c", 0, False),
         ("", "", 0, False),
