@@ -19,6 +19,13 @@ SAMPLED = st.tuples(st.just("sampled"), IDS, st.sampled_from("abc"), st.integers
 OPS = st.lists(RENDERED | SAMPLED, max_size=12)
 
 
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def sampled(kit, stream, ids, version="v1", **more):
     generation = kit.generation(ids, **more)
     where = {"backend": "http://e", "policy_version": version}
@@ -127,9 +134,10 @@ def test_a_reply_to_another_prompt_is_not_appended(kit):
     assert ledger.trajectory() == before
 
 
-def test_tool_calls_that_json_cannot_hold(kit):
+@pytest.mark.parametrize("value", ["\ud800", nested(980), object()], ids=["surrogate", "nested", "object"])
+def test_tool_calls_that_json_cannot_hold(kit, value):
     stream = Ledger().open([1], text="p")
-    calls = [ToolCall(name="x", arguments={"text": "\ud800"})]
+    calls = [ToolCall(name="x", arguments={"text": value})]
     with pytest.raises(ModelFault) as caught:
         stream.append_sampled(
             kit.generation([3]), after=[1], backend="e", policy_version="v", text="", tool_calls=calls

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _SUMMARIES = (
     ("serve", "run the rollout server"),
     ("rollout", "roll out the rows of a JSONL file through a server"),
+    ("verify", "check that every token of a file of results is the sampled one"),
     ("plugins", "list what is installed, and what is wrong with it"),
     ("doctor", "try what works on this machine, and say what to do about the rest"),
     ("sandbox", "run a command in a sandbox, end what killed servers left"),

@@ -201,7 +201,10 @@ class Stream:
             cached_tokens=generation.cached_tokens,
             ms=ms,
         )
-        self._ledger._record(turn, self.segment, before, part)  # noqa: SLF001
+        try:
+            self._ledger._record(turn, self.segment, before, part)  # noqa: SLF001
+        except RecursionError as error:
+            raise ModelFault("the arguments of a tool call are nested too deeply", code="bad_reply") from error
         self._ledger._logprobs_are(generation.logprob_kind)  # noqa: SLF001
         self._extend(part, packed)
 
@@ -250,7 +253,7 @@ def _as_json(calls: Sequence[ToolCall]) -> list[ToolCall]:
     """As whoever reads the trajectory will see them: that is what the certificate must cover."""
     try:
         return msgspec.json.decode(msgspec.json.encode(list(calls)), type=list[ToolCall])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ModelFault(f"a tool call has arguments that are no JSON: {error}", code="bad_reply") from error
 
 

@@ -110,7 +110,7 @@ def chain(trajectory: Trajectory) -> Iterator[bytes]:
             part = part_of(segment, turn.start, turn.end)
             previous = link(previous, turn, segment, hashed.digest(), part)
             hashed.update(packed_tokens(part.tokens))
-        except (struct.error, OverflowError) as error:
+        except (struct.error, OverflowError, TypeError, RecursionError) as error:
             raise ValueError(str(error)) from error
         hashes[turn.segment] = hashed, turn.start + len(part.tokens)
         yield previous

@@ -37,6 +37,8 @@ FindingCode = Literal[
     "broken_seal",
     "no_signature",
     "wrong_signature",
+    "other_text",  # these two need a tokenizer and an engine: `prorl verify` finds them
+    "other_logprob",
 ]
 
 
