@@ -64,8 +64,10 @@ async def test_overflow_is_foreseen(kit):
     chat = kit.chat(lease)
     await chat.open([USER])
     await chat.reply()
-    with pytest.raises(ContextOverflow, match="takes 60"):
+    with pytest.raises(ContextOverflow, match="takes 60") as caught:
         await chat.observe([Message(role="tool", content="x" * 60)])
+    assert caught.value.needed is not None
+    assert caught.value.needed > 60
     assert chat.trajectory().turns[-1].role == "assistant", "what does not fit is not appended"
     with pytest.raises(ContextOverflow, match="which needs 40"):
         await chat.observe([Message(role="tool", content="x")], keep_free=40)
@@ -108,6 +110,25 @@ async def test_a_restart_begins_a_segment_and_keeps_the_old_one(kit):
     assert 1 in new.loss_mask
     assert lease.asked[1][0] == new.tokens[: len(lease.asked[1][0])]
     assert chat.trajectory().notes == ["segment 1 (compaction, after 0): the context was full"]
+
+
+async def test_a_restart_that_does_not_fit_changes_nothing(kit):
+    lease = kit.lease(
+        "chatml", await kit.said("one", "<|im_end|>"), await kit.said("two", "<|im_end|>"), max_context=80
+    )
+    chat = kit.chat(lease)
+    await chat.open([USER])
+    await chat.reply()
+    before = chat.messages
+    for words, keep_free in (("x" * 80, 1), ("x", 79)):
+        with pytest.raises(ContextOverflow, match=f"does not leave {keep_free}") as caught:
+            await chat.restart([Message(role="user", content=words)], origin="compaction", keep_free=keep_free)
+        assert caught.value.needed is not None
+        assert caught.value.needed > len(words)
+    assert len(chat.trajectory().segments) == 1
+    assert chat.messages == before
+    await chat.observe([USER])
+    assert (await chat.reply()).text == "two"
 
 
 async def test_a_prompt_that_does_not_fit(kit):

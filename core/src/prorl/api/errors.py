@@ -48,12 +48,16 @@ class ModelFault(Fault):
 
 
 class ContextOverflow(ModelFault):
-    """The next reply would not fit the engine's context. The policy's own doing: the sample stays trainable."""
+    """The next reply would not fit the engine's context. The policy's own doing: the sample stays trainable.
+
+    ``needed`` is the length in tokens of what did not fit, where there was something to add.
+    """
 
     masks = False
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, *, needed: int | None = None) -> None:
         super().__init__(message, code="context_overflow")
+        self.needed = needed
 
 
 class SandboxFault(Fault):

@@ -184,9 +184,14 @@ class Chat(Protocol):
         """
         ...
 
-    async def restart(self, messages: Sequence[Message], *, origin: SegmentOrigin, note: str = "") -> None:
+    async def restart(
+        self, messages: Sequence[Message], *, origin: SegmentOrigin, note: str = "", keep_free: int = 1
+    ) -> None:
         """Go on in a new segment that begins with these messages (the context was compacted, for instance); the tools
-        stay. The old segment stays in the trajectory."""
+        stay. The old segment stays in the trajectory.
+
+        Raises ``ContextOverflow``, and changes nothing, when fewer than ``keep_free`` tokens would be left for a reply.
+        """
         ...
 
     def fork(self, turns: int | None = None) -> Chat:

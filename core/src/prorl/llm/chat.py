@@ -160,7 +160,8 @@ class ChatSession:
         if (left := self.room - len(rendered.ids)) < keep_free:
             raise ContextOverflow(
                 f"{len(stream)} tokens and an observation of {len(rendered.ids)} leave {max(left, 0)} for a reply, "
-                f"which needs {keep_free}: {backend.url} takes {self._context}"
+                f"which needs {keep_free}: {backend.url} takes {self._context}",
+                needed=len(rendered.ids),
             )
         role: RenderedRole = "tool" if any(message.role == "tool" for message in messages) else "user"
         owed = Owed(role, rendered.text, ms) if backend.info.takes == "messages" else None
@@ -170,9 +171,11 @@ class ChatSession:
         self._move(thinking=rendered.opens_thinking, may_reply=True, may_observe=False, owed=owed)
         self._tell("chat.observe", role=role, tokens=len(rendered.ids), ms=ms)
 
-    async def restart(self, messages: Sequence[Message], *, origin: SegmentOrigin, note: str = "") -> None:
+    async def restart(
+        self, messages: Sequence[Message], *, origin: SegmentOrigin, note: str = "", keep_free: int = 1
+    ) -> None:
         stream = self._opened()
-        await self._begin(messages, origin=origin)
+        await self._begin(messages, origin=origin, keep_free=keep_free)
         self._setup.ledger.note(f"segment {self._opened().index} ({origin}, after {stream.index}): {note}".rstrip(": "))
 
     def fork(self, turns: int | None = None) -> ChatSession:
@@ -193,11 +196,18 @@ class ChatSession:
     def trajectory(self) -> Trajectory:
         return self._setup.ledger.trajectory()
 
-    async def _begin(self, messages: Sequence[Message], *, origin: SegmentOrigin) -> None:
-        """A new segment, with a prompt of its own."""
+    async def _begin(self, messages: Sequence[Message], *, origin: SegmentOrigin, keep_free: int = 0) -> None:
+        """A new segment, with a prompt of its own. Nothing has changed when ``keep_free`` tokens are not left."""
         rendered, renderer, backend = await self._with_renderer(
             lambda renderer: renderer.prompt(messages, self._tools, now=self._setup.now)
         )
+        self._context = backend.info.max_context
+        if keep_free and self._context - len(rendered.ids) < keep_free:
+            raise ContextOverflow(
+                f"a new beginning of {len(rendered.ids)} tokens does not leave {keep_free} for a reply: "
+                f"{backend.url} takes {self._context}",
+                needed=len(rendered.ids),
+            )
         owed = Owed("prompt", rendered.text) if backend.info.takes == "messages" else None
         self._renderer = renderer
         self._stream = self._setup.ledger.open(
