@@ -36,7 +36,8 @@ class Lab:
     """``policy``: the replies in order (the same for every rollout), or a function of the request.
 
     ``handlers`` are added to what is installed, for a handler that no entry point names yet. ``settings`` is a
-    document like prorl.toml; the port is a free one unless it says otherwise.
+    document like prorl.toml; the port is a free one unless it says otherwise. ``max_context`` is the engine's, in
+    tokens of its tokenizer, which are mostly single bytes.
     """
 
     def __init__(
@@ -45,8 +46,9 @@ class Lab:
         *,
         handlers: Sequence[HandlerRecord] = (),
         settings: dict[str, Any] | None = None,
+        max_context: int = 4096,
     ) -> None:
-        self.engine = ScriptedEngine(policy if callable(policy) else _in_order(policy))
+        self.engine = ScriptedEngine(policy if callable(policy) else _in_order(policy), max_context=max_context)
         self._settings = parse_settings(overlay({"server": {"port": 0}}, settings or {}))
         self._handlers = handlers
         self._stack = ExitStack()
