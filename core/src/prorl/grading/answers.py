@@ -133,7 +133,7 @@ def choice_letter(text: str, letters: str = "ABCDEFGHIJ") -> str | None:
 
 
 def read_number(text: str) -> Fraction | None:
-    """The exact value of a number written plainly: ``-3``, ``8,645.09``, ``$5``, ``6.022e23``, ``6.022 \\times 10^{23}``,
+    """The exact value of a number written plainly: ``-3``, ``8,645.09``, ``$5``, ``6.022e23``, ``2 \\times 10^{23}``,
     ``3/4``, ``\\frac{3}{4}``; ``None`` for anything else, words and units included, and beyond 4000 digits."""
     text = text.strip().strip("$").strip().translate(DASHES)
     text = CURRENCY.sub(lambda match: match[1] or "", text, count=1)

@@ -25,6 +25,8 @@ class GraderPool:
 
     ``preload``: modules to import before the first call, besides the function's own.
     ``memory_mb``: address space of one worker; beyond it the function sees ``MemoryError``.
+    ``confined``: the function only computes: evaluating text, writing files, starting processes and opening sockets end
+    in ``PermissionError`` (:mod:`prorl.grading.confine`). For everything that parses what a model wrote.
     ``recycle_after``: calls until a worker is replaced, so that leaks and fragmentation stay bounded.
     ``max_waiting``: calls that may wait for a slot; one more is refused.
     ``start_timeout``: seconds for a worker's imports; they are never charged to a call.
@@ -42,6 +44,7 @@ class GraderPool:
         size: int = 2,
         preload: Sequence[str] = (),
         memory_mb: int = 2048,
+        confined: bool = False,
         recycle_after: int = 1000,
         max_waiting: int = 10_000,
         start_timeout: float = 120.0,
@@ -51,6 +54,7 @@ class GraderPool:
         self._target = worker
         self._preload = tuple(preload)
         self._memory_mb = memory_mb
+        self._confined = confined
         self._recycle_after = recycle_after
         self._max_waiting = max_waiting
         self._start_timeout = start_timeout
@@ -118,7 +122,9 @@ class GraderPool:
     async def _start(self, slot: _Slot) -> Worker:
         if self._closed:
             raise GraderFault("the grader pool is closed", code="closed")
-        worker = await Worker.start(self._target, memory_mb=self._memory_mb, preload=self._preload)
+        worker = await Worker.start(
+            self._target, memory_mb=self._memory_mb, confined=self._confined, preload=self._preload
+        )
         slot.worker = worker
         try:
             await worker.ready(self._start_timeout)

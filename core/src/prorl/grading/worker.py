@@ -1,10 +1,12 @@
-"""The worker process: ``python -P -m prorl.grading.worker MODULE:FUNCTION FD PARENT MEMORY_MB [PRELOAD ...]``.
+"""The worker process: ``python -P -m prorl.grading.worker MODULE:FUNCTION FD PARENT MEMORY_MB HOW [PRELOAD ...]``.
+
+HOW is ``confined`` or ``free``.
 
 One function, called once per request frame, in a process that the pool may kill at any moment. Requests and replies
 travel on an inherited socket, never on stdout: nothing that a grader prints is read by anybody, and a reply counts only
 with the random id of its request. A frame is a big-endian u32 length and that many bytes of JSON.
 
-Only the standard library is imported here, so that a worker's start costs what its function costs.
+Only the standard library is used here, so that a worker's start costs what its function costs.
 """
 
 from __future__ import annotations
@@ -23,13 +25,15 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from prorl.grading.confine import confine
+
 HEADER = struct.Struct(">I")
 PR_SET_PDEATHSIG = 1
 CPU_SLACK_S = 5
 
 
 def main(argv: list[str]) -> int:
-    target, fd, parent, memory_mb, *preload = argv
+    target, fd, parent, memory_mb, how, *preload = argv
     connection = socket.socket(fileno=int(fd))
     connection.set_inheritable(False)  # a grandchild must not be able to answer
     die_with(int(parent))
@@ -42,6 +46,8 @@ def main(argv: list[str]) -> int:
         return 1
     limit(resource.RLIMIT_CORE, 0)
     limit(resource.RLIMIT_AS, int(memory_mb) * 2**20)
+    if how == "confined":
+        confine()
     send(connection, {"ready": True})
     while (request := receive(connection)) is not None:
         allow_cpu(request["timeout"])
