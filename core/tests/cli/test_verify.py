@@ -20,7 +20,6 @@ from prorl.testing.httpd import json_response
 from prorl.testing.lab import Lab
 from prorl.testing.script import ScriptedReply
 from prorl.testing.scripted import ScriptedEngine
-from prorl.testing.scripted_shapes import error
 from prorl.wire import JobView, RolloutResult
 from prorl.wire.certificate import certify
 
@@ -69,9 +68,9 @@ class ScoringEngine(ScriptedEngine):
             return await super().handle(request)
         self.scored += 1
         if body["prompt_logprobs"] != 0:
-            return error(400, "Requested prompt logprobs of -1, which is greater than max allowed: 20")
+            return json_response({"error": {"message": "Requested prompt logprobs of -1; max allowed: 20"}}, 400)
         if max(body["prompt"]) >= TOKENIZER.get_vocab_size():
-            return error(400, "Token id is out of vocabulary")
+            return json_response({"error": {"message": "Token id is out of vocabulary"}}, 400)
         places = [
             {str(token): {"logprob": logprob, "rank": 1}}
             for token, logprob in zip(body["prompt"], logprobs(body["prompt"], 0, self.weights), strict=True)
