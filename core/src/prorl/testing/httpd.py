@@ -18,7 +18,14 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 T = TypeVar("T")
-_REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 500: "Internal Server Error"}
+_REASONS = {
+    200: "OK",
+    307: "Temporary Redirect",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    500: "Internal Server Error",
+}
 
 
 class Request(msgspec.Struct, kw_only=True):
@@ -26,18 +33,26 @@ class Request(msgspec.Struct, kw_only=True):
     path: str
     query: str
     body: bytes
+    headers: dict[str, str] = {}
 
 
 class Response(msgspec.Struct, kw_only=True):
-    """``declared`` is the Content-Length said, when another than the body's is to be said."""
+    """``declared`` is the Content-Length said, when another than the body's is to be said; ``location`` where a
+    redirect leads."""
 
     body: bytes = b""
     status: int = 200
     declared: int | None = None
+    location: str | None = None
 
 
 def json_response(content: Any, status: int = 200) -> Response:
     return Response(body=msgspec.json.encode(content), status=status)
+
+
+def error_response(status: int, message: str) -> Response:
+    """An error as vLLM and many others write it."""
+    return json_response({"error": {"message": message, "type": "Error", "param": None, "code": status}}, status)
 
 
 class HttpServer(ABC):
@@ -145,7 +160,9 @@ class HttpServer(ABC):
             headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
             body = await reader.readexactly(int(headers.get("content-length", "0")))
             path, _, query = target.partition("?")
-            work = asyncio.ensure_future(self.handle(Request(method=method, path=path, query=query, body=body)))
+            work = asyncio.ensure_future(
+                self.handle(Request(method=method, path=path, query=query, body=body, headers=headers))
+            )
             # a client sends nothing while it waits, so a byte is its next request and the end is its leaving
             beyond = asyncio.ensure_future(reader.read(1))
             try:
@@ -157,9 +174,10 @@ class HttpServer(ABC):
                     return
                 reason = _REASONS.get(response.status, "Other")
                 length = len(response.body) if response.declared is None else response.declared
+                location = "" if response.location is None else f"location: {response.location}\r\n"
                 writer.write(
                     f"HTTP/1.1 {response.status} {reason}\r\ncontent-type: application/json\r\n"
-                    f"content-length: {length}\r\n\r\n".encode()
+                    f"{location}content-length: {length}\r\n\r\n".encode()
                     + response.body
                 )
                 await writer.drain()

@@ -30,14 +30,29 @@ class ScriptedReply(msgspec.Struct, kw_only=True):
     delay_s: float = 0.0
 
 
-class Played(msgspec.Struct, kw_only=True):
-    """A reply as it goes out. ``versions`` are ``(name, start, end)``."""
+class Asked(msgspec.Struct, kw_only=True):
+    """A request for a reply, whichever dialect it was made in. ``detail`` is the dialect's own."""
 
-    token_ids: list[int]
-    logprobs: list[float]
+    prompt_ids: list[int]
+    max_tokens: int
+    stop_token_ids: list[int]
+    request_id: str
+    sampling: dict[str, Any]
+    detail: Any = None
+
+
+class Played(msgspec.Struct, kw_only=True):
+    """A reply as it goes out. ``named`` are the ids that the logprobs are of, ``echo`` the prompt that is echoed,
+    ``read`` how many of its tokens were read; ``versions`` are ``(name, start, end)``."""
+
+    token_ids: list[Any]
+    logprobs: list[float | None]
     finish: str
     stop_reason: int | None
     versions: list[tuple[str, int, int]]
+    named: list[Any]
+    echo: list[int]
+    read: int
 
 
 Said = str | ScriptedReply

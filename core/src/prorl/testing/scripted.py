@@ -1,6 +1,6 @@
 """The scripted policy: an engine that plays given replies, token for token, over a real dialect.
 
-A real HTTP server that speaks vLLM's dialect with a real tokenizer; only the choice of words is a function's. What
+A real HTTP server that speaks an engine's dialect with a real tokenizer; only the choice of words is a function's. What
 graders, loops and demos do with it is what they do with a real engine::
 
     with ScriptedEngine(lambda request: "The answer is 42.") as engine:
@@ -13,25 +13,43 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import tokenizers
 
-from prorl.testing.httpd import HttpServer, Request, Response, json_response
-from prorl.testing.script import Played, Policy, Said, ScriptedReply, ScriptedRequest
-from prorl.testing.scripted_shapes import completed, error, generated
+from prorl.testing.httpd import HttpServer, Request, Response
+from prorl.testing.script import Asked, Played, Policy, Said, ScriptedReply, ScriptedRequest
+from prorl.testing.scripted_vllm import VllmSpeech
 from prorl.testing.voices import Voice, open_voice
 
 __all__ = ["Policy", "Said", "ScriptedEngine", "ScriptedReply", "ScriptedRequest"]
 _REMEMBERED = 200_000
 
 
+class Speech(Protocol):
+    """An engine's HTTP. ``replies`` are the paths on which replies are asked for."""
+
+    @property
+    def replies(self) -> Sequence[str]: ...
+
+    async def asked(self, engine: ScriptedEngine, path: str, body: dict[str, Any]) -> Asked | Response:
+        """What is asked for, or why it is refused."""
+        ...
+
+    async def said(self, engine: ScriptedEngine, asked: Asked, played: Played) -> Response: ...
+
+    async def other(self, engine: ScriptedEngine, path: str, body: dict[str, Any]) -> Response:
+        """Everything that is no request for a reply."""
+        ...
+
+
 class ScriptedEngine(HttpServer):
     """``tokenizer``: an object, a folder with ``tokenizer.json``, or another engine's url; by default the small one of
-    :mod:`prorl.testing.bytebpe`. ``generate=False`` leaves only ``/v1/completions``.
+    :mod:`prorl.testing.bytebpe`. ``speech`` is the dialect: vLLM's, or one of the modules ``scripted_*`` beside this
+    one; ``generate=False`` is a vLLM that has only ``/v1/completions``.
 
     ``requests`` holds every accepted request; ``in_flight`` and ``aborted`` count; ``abort_requests`` are the ids that
     clients asked to abort. ``weight_version`` names the weights of a reply; when it changes while replies are held,
@@ -47,6 +65,7 @@ class ScriptedEngine(HttpServer):
         max_context: int = 4096,
         end_of_turn: str = "<|im_end|>",
         generate: bool = True,
+        speech: Speech | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -61,7 +80,7 @@ class ScriptedEngine(HttpServer):
         self._policy = policy
         self._source = tokenizer
         self._end_of_turn = end_of_turn
-        self._generate = generate
+        self.speech: Speech = speech or VllmSpeech(generate=generate)
         self._calls: dict[int, int] = {}
 
     def hold(self) -> None:
@@ -80,72 +99,40 @@ class ScriptedEngine(HttpServer):
     async def closing(self) -> None:
         await self.voice.close()
 
-    async def handle(self, request: Request) -> Response | None:  # noqa: PLR0911 - one return per route
+    async def handle(self, request: Request) -> Response | None:
         body = msgspec.json.decode(request.body) if request.body else {}
-        match request.path:
-            case "/v1/completions":
-                return await self._reply(body, body["prompt"], body, completed)
-            case "/inference/v1/generate" if self._generate:
-                return await self._reply(body, body["token_ids"], body["sampling_params"], generated)
-            case "/inference/v1/abort_requests" if self._generate:
-                self.abort_requests += body["request_ids"]
-                return Response()
-            case "/inference/v1/generate" | "/inference/v1/abort_requests":
-                return error(403, "Scale-out endpoints are disabled.")
-            case "/tokenize":
-                ids = await self.voice.encode(body["prompt"])
-                return json_response({"count": len(ids), "max_model_len": self.max_context, "tokens": ids})
-            case "/detokenize":
-                return json_response({"prompt": await self.voice.decode(body["tokens"])})
-        return self._describe(request.path)
+        if request.path not in self.speech.replies:
+            return await self.speech.other(self, request.path, body)
+        asked = await self.speech.asked(self, request.path, body)
+        if isinstance(asked, Response):
+            return asked
+        return await self.speech.said(self, asked, self.alter(await self._reply(asked)))
 
-    def _describe(self, path: str) -> Response:
-        match path:
-            case "/health":
-                return Response()
-            case "/v1/models":
-                card = {"id": self.model, "owned_by": "vllm", "max_model_len": self.max_context}
-                return json_response({"object": "list", "data": [card]})
-            case "/version":
-                return json_response({"version": "0.32.0"})
-            case "/metrics":
-                return Response(body=f"process_start_time_seconds {self.incarnation}\n".encode())
-            case "/tokenizer_info":
-                template = {"chat_template": self.voice.chat_template, **self.voice.special_tokens}
-                return json_response({"tokenizer_class": "PreTrainedTokenizerFast", **template})
-        return json_response({"detail": "Not Found"}, 404)
+    def alter(self, played: Played) -> Played:
+        """For engines that do not keep their promises."""
+        return played
 
-    async def _reply(
-        self,
-        body: dict[str, Any],
-        prompt_ids: list[int],
-        sampling: dict[str, Any],
-        shape: Callable[[ScriptedRequest, Played], Response],
-    ) -> Response:
-        if body["model"] != self.model:
-            return error(404, f"The model `{body['model']}` does not exist. Valid aliases: {self.model}.")
-        if len(prompt_ids) >= self.max_context:
-            return error(400, f"The decoder prompt (length {len(prompt_ids)}) is longer than {self.max_context}.")
-        stream = _prefix_hashes(prompt_ids)
-        asked = ScriptedRequest(
-            prompt_ids=prompt_ids,
-            prompt=await self.voice.decode(prompt_ids),
+    async def _reply(self, asked: Asked) -> Played:
+        stream = _prefix_hashes(asked.prompt_ids)
+        request = ScriptedRequest(
+            prompt_ids=asked.prompt_ids,
+            prompt=await self.voice.decode(asked.prompt_ids),
             call=max(self._calls.get(prefix, 0) for prefix in stream),
-            request_id=body["request_id"],
-            sampling=sampling,
+            request_id=asked.request_id,
+            sampling=asked.sampling,
         )
-        self.requests.append(asked)
-        played = await self._play(asked, room=self.max_context - len(prompt_ids))
+        self.requests.append(request)
+        played = await self._play(request, asked)
         if len(self._calls) > _REMEMBERED:
             self._calls.clear()
-        self._calls[_prefix_hashes(played.token_ids, stream[-1])[-1]] = asked.call + 1
-        return shape(asked, played)
+        self._calls[_prefix_hashes(played.token_ids, stream[-1])[-1]] = request.call + 1
+        return played
 
-    async def _play(self, asked: ScriptedRequest, *, room: int) -> Played:
+    async def _play(self, request: ScriptedRequest, asked: Asked) -> Played:
         version = self.weight_version
         self.in_flight += 1
         try:
-            said = self._policy(asked)
+            said = self._policy(request)
             said = await said if inspect.isawaitable(said) else said
             reply = ScriptedReply(text=said) if isinstance(said, str) else said
             await asyncio.sleep(reply.delay_s)
@@ -155,25 +142,29 @@ class ScriptedEngine(HttpServer):
             raise
         finally:
             self.in_flight -= 1
-        return await self._cut(reply, asked.sampling, room, version)
+        return await self._cut(reply, asked, version)
 
-    async def _cut(self, reply: ScriptedReply, sampling: dict[str, Any], room: int, version: str) -> Played:
+    async def _cut(self, reply: ScriptedReply, asked: Asked, version: str) -> Played:
         """End the reply as an engine would: at a stop token, or where the allowed number of tokens is reached."""
+        room = self.max_context - len(asked.prompt_ids)
         ids = await self.voice.encode(reply.text) if reply.token_ids is None else list(reply.token_ids)
         ids += [self.voice.end_of_turn] if reply.end else []
-        stops = {self.voice.end_of_turn, *sampling["stop_token_ids"]}
+        stops = {self.voice.end_of_turn, *asked.stop_token_ids}
         stop = next((place for place, token in enumerate(ids) if token in stops), None)
-        ids = ids[: None if stop is None else stop + 1][: min(sampling["max_tokens"], room)]
+        ids = ids[: None if stop is None else stop + 1][: min(asked.max_tokens, room)]
         stopped = bool(ids) and ids[-1] in stops
-        finish = "stop" if stopped or not reply.end else "length"
         halfway = len(ids) if version == self.weight_version else len(ids) // 2
         versions = [(version, 0, halfway), (self.weight_version, halfway, len(ids))]
+        logprobs: list[float | None] = [*(reply.logprobs or [0.0] * len(ids))]
         return Played(
             token_ids=ids,
-            logprobs=(reply.logprobs or [0.0] * len(ids))[: len(ids)],
-            finish=finish,
+            logprobs=logprobs[: len(ids)],
+            finish="stop" if stopped or not reply.end else "length",
             stop_reason=ids[-1] if stopped and ids[-1] != self.voice.end_of_turn else None,
             versions=[span for span in versions if span[1] < span[2]],
+            named=list(ids),
+            echo=list(asked.prompt_ids),
+            read=len(asked.prompt_ids),
         )
 
     async def _gate(self, *, open: bool) -> None:

@@ -15,18 +15,22 @@ from prorl.api.errors import ConfigError
 from prorl.llm.connect import Connector
 from prorl.llm.plugin import prorl_llm_dialects
 from prorl.llm.settings import PoolSettings
+from prorl.llm.tokenizers import LocalTokenizer
 from prorl.testing.bytebpe import CHATML_TEMPLATE, build_tokenizer
 from prorl.wire.backends import BackendSpec
+
+_UNKNOWN_SIZE = 1 << 20  # more than any vocabulary
 
 
 class Voice:
     """A tokenizer with its chat template; ``end_of_turn`` is the id a reply ends with."""
 
+    vocab_size: int
     chat_template: str | None
     special_tokens: Mapping[str, str]
     end_of_turn: int
 
-    async def encode(self, text: str) -> list[int]:
+    async def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Control tokens in the text become tokens: it is what a model would have sampled."""
         raise NotImplementedError
 
@@ -42,20 +46,21 @@ class LocalVoice(Voice):
         self, tokenizer: tokenizers.Tokenizer, end_of_turn: str, template: str | None, special: Mapping[str, str]
     ) -> None:
         found = tokenizer.token_to_id(end_of_turn)
+        self.vocab_size = tokenizer.get_vocab_size()
         if found is None:
             raise ConfigError(
                 f"the tokenizer has no token {end_of_turn!r}: give the scripted engine another end_of_turn"
             )
-        self._tokenizer = tokenizer
+        self._tokenizer = LocalTokenizer(tokenizer.to_str().encode(), source="scripted")
         self.end_of_turn = found
         self.chat_template = template
         self.special_tokens = {"eos_token": end_of_turn, **special}
 
-    async def encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+    async def encode(self, text: str, *, special: bool = True) -> list[int]:
+        return await self._tokenizer.encode(text, special=special)
 
     async def decode(self, ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+        return await self._tokenizer.decode(ids)
 
 
 class BorrowedVoice(Voice):
@@ -65,7 +70,7 @@ class BorrowedVoice(Voice):
         self._url = url
         self._end_of_turn = end_of_turn
         self._stack = AsyncExitStack()
-        self._known: dict[str, list[int]] = {}
+        self._known: dict[tuple[str, bool], list[int]] = {}
 
     async def open(self) -> None:
         dialects = {record.name: record for record in prorl_llm_dialects()}
@@ -74,16 +79,17 @@ class BorrowedVoice(Voice):
         self._tokenizer = await connection.dialect.tokenizer()
         self.chat_template = connection.info.chat_template
         self.special_tokens = connection.info.special_tokens
+        self.vocab_size = connection.info.vocab_size or _UNKNOWN_SIZE
         ids = await self._tokenizer.encode(self._end_of_turn, special=True)
         if len(ids) != 1:
             await self.close()
             raise ConfigError(f"{self._end_of_turn!r} is not one token at {self._url}: give another end_of_turn")
         self.end_of_turn = ids[0]
 
-    async def encode(self, text: str) -> list[int]:
-        if text not in self._known:
-            self._known[text] = await self._tokenizer.encode(text, special=True)
-        return list(self._known[text])
+    async def encode(self, text: str, *, special: bool = True) -> list[int]:
+        if (text, special) not in self._known:
+            self._known[text, special] = await self._tokenizer.encode(text, special=special)
+        return list(self._known[text, special])
 
     async def decode(self, ids: Sequence[int]) -> str:
         return await self._tokenizer.decode(ids)

@@ -72,18 +72,23 @@ class SampledTokens(msgspec.Struct):
     named: list[int | None]
 
 
-def tokens_of(choice: ChatChoice) -> SampledTokens | None:
-    """The sampled ids with their logprobs, where the reply brings both; ``None`` where it does not."""
+def tokens_of(answer: Chatted, choice: ChatChoice) -> SampledTokens | None:
+    """The sampled ids with their logprobs, where the reply brings both; ``None`` where it does not.
+
+    Older servers say the ids nowhere but in the logprobs. One that is missing there would not be missed: the count in
+    the usage has to agree.
+    """
     message, content = choice.message, choice.logprobs.content if choice.logprobs else None
     if message.generation_token_ids is not None and message.generation_log_probs is not None:
         return SampledTokens(message.generation_token_ids, message.generation_log_probs, [])
     if content is None:
         return None
-    named = [id_in(entry.token) for entry in content]
-    ids = choice.token_ids if choice.token_ids is not None else named
-    if any(token is None for token in ids):
-        return None
-    return SampledTokens([i for i in ids if i is not None], [entry.logprob for entry in content], named)
+    named, logprobs = [id_in(entry.token) for entry in content], [entry.logprob for entry in content]
+    if choice.token_ids is not None:
+        return SampledTokens(choice.token_ids, logprobs, named)
+    ids = [token for token in named if token is not None]
+    counted = answer.usage.completion_tokens if answer.usage else None
+    return SampledTokens(ids, logprobs, named) if len(ids) == len(named) == counted else None
 
 
 def prompt_of(answer: Chatted, choice: ChatChoice) -> list[int] | None:

@@ -94,7 +94,7 @@ class NemoRl:
                 prompt = prompt_of(answer, choice) or (await self._tokenize.post(rendered)).tokens
         except TimeoutError:
             raise ModelFault(f"{self._url} gave no reply in {timeout:g} s", code="timeout") from None
-        tokens = tokens_of(choice)
+        tokens = tokens_of(answer, choice)
         if tokens is None:
             raise ModelFault(f"{self._url} returned no token ids, or no logprobs", code="missing_logprobs")
         same_tokens(tokens.ids, tokens.named, self._url)

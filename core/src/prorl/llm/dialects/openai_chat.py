@@ -119,7 +119,7 @@ class OpenAiChat:
             text=choice.message.text,
             tool_calls=choice.message.calls or None,
         )
-        prompt, tokens = prompt_of(answer, choice), tokens_of(choice)
+        prompt, tokens = prompt_of(answer, choice), tokens_of(answer, choice)
         if prompt is None or tokens is None:
             return said
         same_tokens(tokens.ids, tokens.named, self._url)

@@ -52,6 +52,7 @@ class PromptDetails(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
+    completion_tokens: int | None = None
     prompt_tokens_details: PromptDetails | None = None
 
     @property
