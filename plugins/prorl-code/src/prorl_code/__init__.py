@@ -1,0 +1,1 @@
+"""Programming problems for ProRL Agent."""

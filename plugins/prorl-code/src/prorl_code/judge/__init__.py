@@ -1,0 +1,1 @@
+"""Running untrusted programs on tests, and saying how they did."""
