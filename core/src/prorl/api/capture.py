@@ -25,11 +25,6 @@ class Capture(Protocol):
     def calls(self) -> int: ...
 
     @property
-    def refused(self) -> int:
-        """Calls beyond ``max_calls``, which were not served."""
-        ...
-
-    @property
     def fault(self) -> Fault | None: ...
 
     def environment(self, origin: str | None = None) -> dict[str, str]:
@@ -48,6 +43,10 @@ class Capture(Protocol):
 
     def refusals(self) -> list[str]:
         """The latest requests that were refused, and why: for whoever wonders why nothing was captured."""
+        ...
+
+    async def exhausted(self) -> None:
+        """Returns once a call beyond ``max_calls`` was asked for, and refused."""
         ...
 
     async def close(self) -> None:

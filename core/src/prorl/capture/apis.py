@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from prorl.capture.chat_completions import ChatCompletions
+from prorl.capture.messages import Messages
+from prorl.capture.responses import Responses
 from prorl.capture.talk import Answer, Asked, Refusal
 
 
@@ -29,9 +31,13 @@ class Api(Protocol):
         ...
 
 
-API_ROUTES: dict[str, Api] = {"chat/completions": ChatCompletions()}
+API_ROUTES: dict[str, Api] = {
+    "chat/completions": ChatCompletions(),
+    "responses": Responses(),
+    "messages": Messages(),
+}
 
 
 def api_of(what: str) -> Api:
     """The API whose form an answer to this path has, errors too."""
-    return API_ROUTES.get(what, API_ROUTES["chat/completions"])
+    return API_ROUTES.get(what) or API_ROUTES["messages" if what.startswith("messages") else "chat/completions"]

@@ -28,6 +28,15 @@ from prorl.capture.talk import Answer, Asked, Called, Heard, Kind, Marks, Refusa
 from prorl.capture.trace import Prompt, Trace
 
 KEPT_REFUSALS = 8
+COUNTED = (
+    "conversations",
+    "branches",
+    "retries",
+    "broken_calls",
+    "context_overflows",
+    "refused",
+    "calls_beyond_limit",
+)
 ENDED = "this job has ended, or takes no more calls"
 
 
@@ -95,7 +104,7 @@ class Door:
         self.job_id = job_id
         self.url = url
         self.key = f"prorl-{secrets.token_urlsafe(32)}"
-        self.calls = self.refused = 0
+        self.calls = 0
         self.fault: Fault | None = None
         self._chat = chat
         self._max_tokens = max_tokens
@@ -111,6 +120,7 @@ class Door:
         self._refusals: deque[str] = deque(maxlen=KEPT_REFUSALS)
         self._socket: tuple[Path, Callable[[], Awaitable[None]]] | None = None
         self._opening = asyncio.Lock()
+        self._exhausted = asyncio.Event()
         self._leading: dict[tuple[int, bytes], asyncio.Lock] = {}
 
     # --- what a handler sees ---------------------------------------------------------------------------------------
@@ -134,12 +144,13 @@ class Door:
             return self._socket[0]
 
     def metrics(self) -> dict[str, Any]:
-        counts = {name: self._counts[name] for name in ("conversations", "branches", "retries", "broken_calls")}
-        refused = {"refused": self._counts["refused"], "calls_beyond_limit": self.refused}
-        return {"calls": self.calls, **counts, **refused, "ignored_fields": dict(self._ignored)}
+        return {"calls": self.calls, **{name: self._counts[name] for name in COUNTED}, "ignored": dict(self._ignored)}
 
     def refusals(self) -> list[str]:
         return list(self._refusals)
+
+    async def exhausted(self) -> None:
+        await self._exhausted.wait()
 
     async def close(self) -> None:
         if not self._closed:
@@ -181,7 +192,8 @@ class Door:
             known.keys |= {marks.idempotency_key} - {None}
             return known
         if self._max_calls is not None and self.calls >= self._max_calls:
-            self.refused += 1
+            self._counts["calls_beyond_limit"] += 1
+            self._exhausted.set()
             raise Refusal("forbidden", f"this job may make {self._max_calls} model calls", code="model_calls_exhausted")
         self.calls += 1
         self._ignored.update(asked.ignored)
@@ -323,7 +335,9 @@ def refusal_of(error: BaseException) -> Refusal | None:
         case JobCancelled() | asyncio.CancelledError():
             return Refusal("unknown", ENDED)
         case ContextOverflow():
-            return Refusal("context", str(error), field="messages", code="context_length_exceeded")
+            # Agents and their libraries know a full context by these words.
+            said = f"This model's maximum context length is exceeded: {error}"
+            return Refusal("context", said, field="messages", code="context_length_exceeded")
         case Fault():
             kind: Kind = "unavailable" if isinstance(error, ModelFault) else "invalid"
             return Refusal(kind, str(error), code=error.code)

@@ -1,0 +1,265 @@
+"""The handler to inherit from for an agent that we did not write: a command in a sandbox, its model calls captured.
+
+::
+
+    class Fix(CommandAgentHandler):
+        def command(self, job: Job) -> str:
+            return 'cd repo && my-agent --task "$TASK"'
+
+        def env(self, job: Job) -> dict[str, str]:
+            return {"TASK": job.instance["problem"]}
+
+        async def grade(self, job: Job) -> dict[str, Any]:
+            return {"reward": float("fixed" in job.run_output["output"])}
+
+The command finds the policy where SDKs look for it: ``OPENAI_BASE_URL``, ``OPENAI_API_KEY``, ``ANTHROPIC_BASE_URL``,
+``ANTHROPIC_API_KEY``. The sandbox needs no network for that: a relay inside passes the calls on to a Unix socket, which
+leads to this job's door and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tempfile
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypedDict, cast
+
+import msgspec
+
+from prorl.agent import relay
+from prorl.api.capture import Capture
+from prorl.api.errors import (
+    BudgetExceeded,
+    ConfigError,
+    GraderFault,
+    JobCancelled,
+    SandboxFault,
+    TaskFault,
+    boundary,
+)
+from prorl.api.handler import AgentHandler, InitOutput, Output
+from prorl.api.job import Job
+from prorl.api.sandbox import ActionResult, Bind, Sandbox, SandboxSpec
+from prorl.wire.jobs import Seconds
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+CommandEnded = Literal["exit", "timeout", "max_calls", "cancelled", "fault"]
+AT = "/run/prorl-agent"  # the door's folder, as a sandbox of its own sees it
+RELAY, JOB = "relay.py", "job.json"
+ORIGIN = "{origin}"  # filled in by the relay, which knows its port
+PATIENCE = 60.0
+TAIL = 1_500
+
+
+class CommandSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of every :class:`CommandAgentHandler`; a domain inherits from it to add its own.
+
+    ``max_calls``: model calls per rollout; further ones are refused with a 403, and the command is ended
+    ``grace_s`` later.
+    ``timeout_s``: the longest the command may take; what it has done by then is graded.
+    ``output_chars``: what is kept of its output, from its beginning and its end.
+    ``runtime``, ``sandbox``: as in :class:`~prorl.agent.AgentSettings`.
+    """
+
+    max_calls: Count = 64
+    grace_s: Seconds = 10.0
+    timeout_s: Seconds = 1800.0
+    output_chars: Annotated[int, msgspec.Meta(ge=1_000, le=100_000)] = 30_000
+    runtime: str | None = None
+    sandbox: SandboxSpec = SandboxSpec()
+
+
+class CommandOutput(TypedDict):
+    """What a command leaves in ``job.run_output``. ``exit_code`` is ``None`` for one that was ended; ``output`` holds
+    what it printed, ``stdout`` and ``stderr`` in one."""
+
+    ended: CommandEnded
+    exit_code: int | None
+    output: str
+    calls: int
+
+
+class CommandAgentHandler(AgentHandler):
+    """Command, files, grade. The sandbox is there for grading only with ``grading_needs_runtime = True``; nothing that
+    the command started is alive by then."""
+
+    grades_unfinished_runs: ClassVar[bool] = True
+
+    @abstractmethod
+    def command(self, job: Job) -> str | Sequence[str]:
+        """What to run, in the sandbox's working directory: a bash script, or an argv. Called in INIT."""
+
+    @abstractmethod
+    async def grade(self, job: Job) -> dict[str, Any]:
+        """The verdict on ``job.run_output`` (see :class:`CommandOutput`), as for
+        :meth:`prorl.agent.ToolAgentHandler.grade`."""
+
+    def files(self, job: Job) -> Mapping[str, str | bytes | Path]:
+        """What to place before: paths in the sandbox (relative ones lie in its working directory), and their content or
+        the file or folder of this machine to copy."""
+        return {}
+
+    def env(self, job: Job) -> Mapping[str, str]:
+        """Further variables of the command's environment. ``{origin}`` in a value becomes the relay's address, such as
+        ``http://127.0.0.1:43210``."""
+        return {}
+
+    async def prepare(self, job: Job, sandbox: Sandbox) -> dict[str, Any]:
+        """Make the sandbox ready, once the files are placed; what is returned becomes ``job.metadata``."""
+        return {}
+
+    def settings_of(self, job: Job) -> CommandSettings:
+        """The job's settings; the defaults when the record names no settings Struct."""
+        settings = job.settings if job.settings is not None else CommandSettings()
+        if not isinstance(settings, CommandSettings):
+            raise ConfigError(
+                f"{type(settings).__name__} must inherit from CommandSettings to be {job.handler}'s settings"
+            )
+        return settings
+
+    async def init(self, job: Job) -> InitOutput:
+        settings = self.settings_of(job)
+        with boundary(TaskFault, "the task's command cannot be made"):
+            command, files, env = self.command(job), dict(self.files(job)), dict(self.env(job))
+        argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
+        capture = job.services.capture(max_calls=settings.max_calls)
+        folder = (await capture.socket()).parent
+        sandbox, inside = await _start(job, settings, folder)
+        # The agent may read all of this: the key is its own, and good for nothing but its own job.
+        about = {"argv": argv, "env": {**capture.environment(ORIGIN), **env}, "socket": f"{inside}/socket"}
+        await asyncio.to_thread(_furnish, folder, about)
+        with boundary(TaskFault, "the task cannot be prepared"):
+            await _place(sandbox, files)
+            metadata = await self.prepare(job, sandbox)
+        return sandbox, metadata, {"capture": capture, "relay": f"python3 {inside}/{RELAY} {inside}/{JOB}"}
+
+    async def run(self, job: Job) -> Output:
+        settings, capture, sandbox = self.settings_of(job), self._capture(job), cast("Sandbox", job.runtime)
+        output = job.run_output = cast("Output", _blank())
+        request = {"command": job.config["relay"], "output_chars": settings.output_chars}
+        try:
+            result, ended = await _until_over(sandbox, request, settings, capture)
+        finally:
+            await capture.close()  # whatever is left of the agent asks for nothing more
+            output["calls"] = capture.calls
+        output |= {"ended": ended, "exit_code": result.data.get("exit_code"), "output": result.output}
+        if ended != "exit":
+            output["exit_code"] = None
+        if result.outcome == "error":
+            raise SandboxFault(f"the command could not be run: {result.error}", code="command_failed")
+        if capture.fault is not None:  # the harness may have made of it what it likes
+            raise capture.fault
+        if not capture.calls:
+            raise TaskFault(_nothing_captured(capture, output), code="nothing_captured")
+        return output
+
+    async def eval(self, job: Job) -> Output:
+        with boundary(GraderFault, "grading failed"):
+            if self.grading_needs_runtime and job.runtime is not None:
+                await _end_all(job.runtime)
+            verdict = await self.grade(job)
+        about = self._about(job)
+        return {**verdict, **{name: {**about[name], **verdict.get(name, {})} for name in about}}
+
+    def run_exception(self, job: Job, exc: BaseException) -> Output:
+        """The work so far, with how it ended."""
+        ended: CommandEnded = "fault"
+        if isinstance(exc, BudgetExceeded | TimeoutError):
+            ended = "timeout"
+        elif isinstance(exc, JobCancelled):
+            ended = "cancelled"
+        job.eval_output = self._about(job)
+        return {**_blank(), **job.run_output, "ended": ended}
+
+    def eval_exception(self, job: Job, exc: BaseException) -> Output:
+        return self._about(job)
+
+    def _about(self, job: Job) -> dict[str, Any]:
+        run = {**_blank(), **job.run_output}
+        metrics = {"ended": run["ended"], "exit_code": run["exit_code"], "capture": self._capture(job).metrics()}
+        return {"metrics": metrics, "artifacts": {"agent_output": run["output"]}}
+
+    def _capture(self, job: Job) -> Capture:
+        return cast("Capture", job.config["capture"])
+
+
+def _blank() -> CommandOutput:
+    return CommandOutput(ended="fault", exit_code=None, output="", calls=0)
+
+
+async def _start(job: Job, settings: CommandSettings, folder: Path) -> tuple[Sandbox, str]:
+    """The sandbox, and where the door's folder is in it."""
+    spec = settings.sandbox
+    shown = msgspec.structs.replace(spec, binds=(*spec.binds, Bind(source=str(folder), target=AT)))
+    try:
+        return await job.services.sandbox(shown, runtime=settings.runtime), AT
+    except SandboxFault as fault:
+        if fault.code != "unsupported":
+            raise
+    # A runtime without binds isolates nothing either: the folder is where it is.
+    return await job.services.sandbox(spec, runtime=settings.runtime), str(folder)
+
+
+def _furnish(folder: Path, about: dict[str, Any]) -> None:
+    shutil.copyfile(relay.__file__, folder / RELAY)
+    (folder / JOB).write_text(json.dumps(about), encoding="utf-8")
+    for name in (RELAY, JOB):
+        (folder / name).chmod(0o644)
+
+
+async def _place(sandbox: Sandbox, files: Mapping[str, str | bytes | Path]) -> None:
+    with tempfile.TemporaryDirectory(prefix="prorl-files-") as folder:
+        for remote, content in files.items():
+            local = content if isinstance(content, Path) else Path(folder, "file")
+            if not isinstance(content, Path):
+                data = content.encode() if isinstance(content, str) else content
+                await asyncio.to_thread(local.write_bytes, data)
+            await sandbox.upload(local, remote)
+
+
+async def _until_over(
+    sandbox: Sandbox, request: dict[str, Any], settings: CommandSettings, capture: Capture
+) -> tuple[ActionResult, CommandEnded]:
+    """Run the command until it ends, or has to: out of time, or out of model calls."""
+    running = asyncio.create_task(sandbox.act("bash", request, timeout=settings.timeout_s))
+    exhausted = asyncio.create_task(capture.exhausted())
+    try:
+        await asyncio.wait({running, exhausted}, return_when=asyncio.FIRST_COMPLETED)
+        ended: CommandEnded = "exit"
+        if not running.done():
+            await asyncio.wait({running}, timeout=settings.grace_s)
+            ended = "max_calls"
+        if not running.done():
+            running.cancel()
+            await asyncio.wait({running})
+            return ActionResult(outcome="cancelled"), ended
+        result = running.result()
+    finally:
+        running.cancel()
+        exhausted.cancel()
+    return result, "timeout" if result.outcome == "timeout" else ended
+
+
+async def _end_all(sandbox: Sandbox) -> None:
+    """The relay ends what the command has started, unless the command has ended the relay. Where the sandbox has
+    processes of its own, nothing but its action server is left after this."""
+    if sandbox.runtime != "local":
+        await sandbox.act("bash", {"command": "kill -KILL -1"}, timeout=PATIENCE)
+
+
+def _nothing_captured(capture: Capture, output: Output) -> str:
+    variables = capture.environment()
+    names = ", ".join(f"{name}={value}" for name, value in variables.items() if name.endswith("_BASE_URL"))
+    how = f"it ended: {output['ended']}, exit code {output['exit_code']}"
+    where = f"as seen from outside of the sandbox: {names}; the keys are in OPENAI_API_KEY and ANTHROPIC_API_KEY"
+    said = [f"the command made no model call that could be served ({how})."]
+    said.append(f"Point the agent at the address and the key in its environment ({where}).")
+    if refusals := capture.refusals():
+        said.append(f"Refused were: {'; '.join(refusals)}.")
+    tail = output["output"].strip()[-TAIL:]
+    said.append(f"It printed, at the end:\n{tail}" if tail else "It printed nothing.")
+    return " ".join(said)

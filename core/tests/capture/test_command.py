@@ -1,0 +1,162 @@
+"""An agent's command in a sandbox without network, from the first call to the grade."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+from prorl.agent.command import CommandAgentHandler, CommandSettings
+from prorl.api import HandlerRecord, Job
+from prorl.testing.lab import Lab
+
+AGENT = """
+import json, os, sys, urllib.request
+
+def ask(messages):
+    request = urllib.request.Request(
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        json.dumps({"model": "any", "messages": messages}).encode(),
+        {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"},
+    )
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+
+messages = [{"role": "user", "content": os.environ["QUESTION"]}]
+for _ in range(int(os.environ.get("TURNS", "1"))):
+    said = ask(messages)
+    print("policy:", said["content"], flush=True)
+    messages += [said, {"role": "user", "content": "Are you sure?"}]
+"""
+
+
+class Scripted(CommandAgentHandler):
+    """Runs ``instance["command"]``."""
+
+    def command(self, job: Job) -> Any:
+        return job.instance.get("command", "python3 agent.py")
+
+    def files(self, job: Job) -> dict[str, str]:
+        return {"agent.py": AGENT}
+
+    def env(self, job: Job) -> dict[str, str]:
+        return {"QUESTION": "What is the capital of France?", **job.instance.get("env", {})}
+
+    async def grade(self, job: Job) -> dict[str, Any]:
+        return {"reward": float("Paris" in job.run_output["output"])}
+
+
+class Kept(Scripted):
+    """Grades in the sandbox: whatever was left running would show."""
+
+    grading_needs_runtime: ClassVar[bool] = True
+
+    async def grade(self, job: Job) -> dict[str, Any]:
+        look = "for p in /proc/[0-9]*; do tr '\\\\0' ' ' < $p/cmdline; echo; done"
+        seen = await job.runtime.act("bash", {"command": look}, timeout=60)
+        return {"reward": float("sleep 98765" not in seen.output), "metrics": {"seen": seen.output}}
+
+
+@pytest.fixture
+def run():
+    def rollout(policy: Any, *, runtime: str = "bubblewrap", handler: Any = Scripted, **more: Any) -> Any:
+        record = HandlerRecord(name="scripted", factory=handler, summary="runs a command", settings=CommandSettings)
+        settings = {"runtime": runtime, **more.pop("settings", {})}
+        with Lab(policy, handlers=[record]) as lab:
+            result = lab.rollout(more.pop("instance", {}), domain="scripted", settings=settings, **more)
+            return result, lab
+
+    return rollout
+
+
+@pytest.mark.parametrize("runtime", ["bubblewrap", "local"])
+def test_a_command_is_captured_and_graded(run, exact, runtime):
+    result, lab = run(["It is Paris.", "Quite sure."], runtime=runtime, instance={"env": {"TURNS": "2"}})
+    assert result.error is None, result.error
+    assert result.reward == 1.0
+    assert result.artifacts["agent_output"].split("\n")[:2] == ["policy: It is Paris.", "policy: Quite sure."]
+    assert (result.metrics["ended"], result.metrics["exit_code"]) == ("exit", 0)
+    assert result.metrics["capture"]["calls"] == 2
+    assert len(result.trajectory.segments) == 1
+    exact(lab, result)
+
+
+def test_nothing_captured_says_where_to_look(run):
+    result, _ = run(["never asked"], instance={"command": "echo I need no model; exit 3"})
+    assert (result.status, result.error.kind, result.error.code) == ("failed", "task", "nothing_captured")
+    assert result.mask_sample
+    for words in ("OPENAI_BASE_URL=http://127.0.0.1:", "/proxy/", "exit code 3", "I need no model"):
+        assert words in result.error.message
+    assert result.artifacts["agent_output"].strip() == "I need no model"
+
+
+def test_a_wrong_key_is_named(run):
+    result, _ = run(["never asked"], instance={"command": "OPENAI_API_KEY=sk-mine python3 agent.py"})
+    assert result.error.code == "nothing_captured"
+    assert "401 this is not the API key of this job" in result.error.message
+
+
+def test_nothing_is_left_for_the_grader_to_meet(run):
+    leave = "python3 agent.py; (setsid sleep 98765 &) ; nohup sleep 98765 & disown; "
+    result, _ = run(["Paris"], handler=Kept, instance={"command": leave})
+    assert result.error is None, result.error
+    assert result.reward == 1.0, result.metrics["seen"]
+    killed = leave + "for p in $(pgrep -f relay.py); do kill -9 $p; done; sleep 98765"
+    result, _ = run(["Paris"], handler=Kept, instance={"command": killed})
+    assert result.error is None, result.error
+    assert result.reward == 1.0, result.metrics["seen"]
+
+
+def test_a_command_that_takes_too_long_is_graded_on_what_it_did(run):
+    result, _ = run(["Paris"], instance={"command": "python3 agent.py; sleep 98765"}, settings={"timeout_s": 5.0})
+    assert result.error is None, result.error
+    assert (result.metrics["ended"], result.metrics["exit_code"], result.reward) == ("timeout", None, 1.0)
+
+
+def test_calls_are_limited_and_the_command_is_ended(run):
+    persistent = "while true; do python3 agent.py 2>&1 | tail -1; done"
+    result, lab = run(["Paris"] * 9, instance={"command": persistent}, settings={"max_calls": 2, "grace_s": 1.0})
+    assert result.error is None, result.error
+    assert result.metrics["ended"] == "max_calls"
+    assert result.metrics["capture"]["calls"] == 2
+    assert len(lab.engine.requests) == 2
+
+
+def test_a_flood_of_output_is_capped(run):
+    flood = "python3 agent.py; head -c 30000000 /dev/zero | tr '\\\\0' x; echo the end"
+    result, _ = run(["Paris"], instance={"command": flood}, settings={"output_chars": 1000})
+    assert result.error is None, result.error
+    kept = result.artifacts["agent_output"]
+    assert len(kept) < 2000
+    assert "policy: Paris" in kept
+    assert "the end" in kept
+
+
+def test_a_failing_model_is_not_the_policys_fault(run):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("prorl.testing.scripted.ScriptedEngine.max_context", 4096, raising=False)
+        result, _ = run([msgspec.UNSET], instance={"command": "python3 agent.py; true"}, backend_wait_s=1.0)
+    assert result.error.kind == "model", result.error
+    assert result.mask_sample
+
+
+def test_only_the_jobs_own_door_can_be_reached(run):
+    probe = (
+        "python3 agent.py; python3 - <<'EOF'\n"
+        "import json, os, urllib.request, urllib.error\n"
+        "origin = os.environ['OPENAI_BASE_URL'].split('/proxy/')[0]\n"
+        "for path in ('/status', '/jobs', '/cancel', '/proxy/other/v1/models'):\n"
+        "    try:\n"
+        "        print(path, urllib.request.urlopen(origin + path).status)\n"
+        "    except urllib.error.HTTPError as error:\n"
+        "        print(path, error.code)\n"
+        "EOF\n"
+        "cat /proc/net/dev"
+    )
+    result, _ = run(["Paris"], instance={"command": probe})
+    assert result.error is None, result.error
+    printed = result.artifacts["agent_output"]
+    for path in ("/status", "/jobs", "/cancel", "/proxy/other/v1/models"):
+        assert f"{path} 404" in printed
+    devices = [line.split(":")[0].strip() for line in printed.splitlines() if ":" in line and "bytes" not in line]
+    assert not [name for name in devices if name.startswith(("eth", "wl", "en"))], printed
