@@ -2,15 +2,26 @@
 
 from prorl.client.blocking import BlockingClient
 from prorl.client.client import DEFAULT_URL, RolloutClient
+from prorl.client.collector import GroupCollector
 from prorl.client.errors import BadAddress, ClientError, NotARolloutServer, ServerUnreachable, ServiceError
+from prorl.client.groups import Attempt, Group, Prompt, rewards_differ
+from prorl.client.roster import Batch, CollectorSettings, Stalled
 
 __all__ = [
     "DEFAULT_URL",
+    "Attempt",
     "BadAddress",
+    "Batch",
     "BlockingClient",
     "ClientError",
+    "CollectorSettings",
+    "Group",
+    "GroupCollector",
     "NotARolloutServer",
+    "Prompt",
     "RolloutClient",
     "ServerUnreachable",
     "ServiceError",
+    "Stalled",
+    "rewards_differ",
 ]
