@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from prorl.agent import AgentSettings, ToolAgentHandler
-from prorl.api import ConfigError, Job, Message, Observation, Reply, ToolSchema
+from prorl.api import ConfigError, ContextOverflow, Job, Message, Observation, Reply, ToolSchema
 from prorl.wire import JobRequest
 from prorl.wire.trajectory import ToolCall
 
@@ -21,9 +21,13 @@ def says(text="", *calls, finish="stop"):
 class ScriptedChat:
     """Plays replies in order; an exception in the script is raised. Everything it was told is kept."""
 
-    def __init__(self, script, opening=None):
+    def __init__(self, script, opening=None, context=100_000):
         self.script = list(script)
         self.opening = opening
+        self.context = context
+        self.messages = []
+        self.restarts = []
+        self.notes = []
         self.opened = self.tools = None
         self.observed = []
         self.limits = []
@@ -32,16 +36,40 @@ class ScriptedChat:
         self.opened, self.tools = list(messages), list(tools)
         if self.opening is not None:
             raise self.opening
+        self.messages = list(messages)
+
+    @property
+    def tokens(self):
+        """A character of a message is a token, its role another one."""
+        return sum(len(message.content) + 1 for message in self.messages)
+
+    @property
+    def room(self):
+        return max(0, self.context - self.tokens)
 
     async def reply(self, *, max_tokens=None):
         self.limits.append(max_tokens)
         step = self.script.pop(0)
         if isinstance(step, BaseException):
             raise step
+        self.messages.append(Message(role="assistant", content=step.text, tool_calls=tuple(step.tool_calls)))
         return step
 
-    async def observe(self, messages, *, ms=0.0):
+    async def observe(self, messages, *, ms=0.0, keep_free=1):
+        needed = sum(len(message.content) + 1 for message in messages)
+        if self.room - needed < keep_free:
+            raise ContextOverflow(f"{needed} do not fit", needed=needed)
         self.observed.append(list(messages))
+        self.messages += messages
+
+    async def restart(self, messages, *, origin, note="", keep_free=1):
+        if self.context - sum(len(message.content) + 1 for message in messages) < keep_free:
+            raise ContextOverflow("still too long")
+        self.restarts.append((origin, list(messages)))
+        self.messages = list(messages)
+
+    def note(self, text):
+        self.notes.append(text)
 
 
 class Add:
@@ -89,7 +117,7 @@ class Services:
         self.started.append((spec, runtime))
         return self._sandbox
 
-    def chat(self):
+    def chat(self, agent=""):
         return self._chat
 
     def tools(self, names):
@@ -122,8 +150,8 @@ class Sums(ToolAgentHandler):
 class Played:
     """A job over a script, taken through the stages as the pipeline does."""
 
-    def __init__(self, script, *, handler, settings, tools, instance, sandbox, opening):
-        self.chat = ScriptedChat(script, opening)
+    def __init__(self, script, *, handler, settings, tools, instance, sandbox, opening, context):
+        self.chat = ScriptedChat(script, opening, context)
         self.services = Services(self.chat, tools, sandbox)
         self.handler = handler
         self.job = Job(
@@ -150,7 +178,17 @@ class Played:
 
 @pytest.fixture
 def play():
-    def make(*script, handler=None, settings=None, tools=(), instance=None, sandbox=None, opening=None, **changes):
+    def make(
+        *script,
+        handler=None,
+        settings=None,
+        tools=(),
+        instance=None,
+        sandbox=None,
+        opening=None,
+        context=100_000,
+        **changes,
+    ):
         return Played(
             script,
             handler=handler or Sums(),
@@ -159,6 +197,7 @@ def play():
             instance=instance or {"sum": "2 + 2", "gold": "4"},
             sandbox=sandbox,
             opening=opening,
+            context=context,
         )
 
     make.call, make.says, make.Sums = call, says, Sums

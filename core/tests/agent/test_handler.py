@@ -20,6 +20,9 @@ async def test_twenty_lines_make_a_domain(play):
         "bad_calls": 0,
         "tool_crashes": 0,
         "reminders": 0,
+        "cut_replies": 0,
+        "cut_observations": 0,
+        "compactions": 0,
         "own": 1,
     }
     assert [message.role for message in rollout.chat.opened] == ["system", "user"]

@@ -26,6 +26,8 @@ class Finish:
 
 
 class Chat:
+    room = 100_000
+
     def __init__(self, reply):
         self._reply = reply
 
@@ -40,7 +42,7 @@ class Services:
     def __init__(self, chat):
         self._chat = chat
 
-    def chat(self):
+    def chat(self, agent=""):
         return self._chat
 
     def tools(self, names):

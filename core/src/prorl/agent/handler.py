@@ -19,11 +19,21 @@ and the plugin hands it out as ``HandlerRecord(name="capitals", factory=Capitals
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
+from prorl.agent.context import keep_recent
 from prorl.agent.loop import AgentLoop, Ended, blank_output
 from prorl.agent.settings import AgentSettings
-from prorl.api.errors import BudgetExceeded, ConfigError, GraderFault, JobCancelled, TaskFault, boundary
+from prorl.api.errors import (
+    BudgetExceeded,
+    ConfigError,
+    ContextOverflow,
+    GraderFault,
+    JobCancelled,
+    TaskFault,
+    boundary,
+)
 from prorl.api.handler import AgentHandler, InitOutput, Output
 from prorl.api.job import Job
 from prorl.api.llm import Message
@@ -31,7 +41,7 @@ from prorl.api.sandbox import Sandbox
 from prorl.api.tools import Tool
 
 EARLY_TIMEOUT = 10.0
-COUNTED = ("ended", "turns", "tool_calls", "tool_errors", "bad_calls", "tool_crashes", "reminders")
+NOT_COUNTED = ("answer", "reply")
 
 
 class ToolAgentHandler(AgentHandler):
@@ -78,6 +88,34 @@ class ToolAgentHandler(AgentHandler):
         """
         return {}
 
+    def more_tools(self, job: Job) -> list[Tool]:
+        """Tools made for this one job, beside those by name: one that asks a sub-agent, for instance.
+
+        ::
+
+            def more_tools(self, job):
+                return [AskTheCritic(job)]
+        """
+        return []
+
+    async def compact(self, job: Job, messages: Sequence[Message], chars: int) -> list[Message]:
+        """A shorter conversation to go on with, when the context is full and the settings say ``context="compact"``.
+
+        ``messages`` is the conversation with what could not be added to it; about ``chars`` characters leave half of
+        the context free. Called again with fewer if the outcome does not fit. The default keeps the opening and the
+        latest exchanges; it may be a model's summary as well. A plain exception becomes a ``TaskFault``.
+
+        ::
+
+            async def compact(self, job, messages, chars):
+                chat = job.services.chat("summariser")
+                story = "\\n".join(f"{message.role}: {message.content}" for message in messages[1:])
+                await chat.open([Message(role="user", content=f"Sum up in a few lines:\\n{story[-chars:]}")])
+                summary = (await chat.reply(max_tokens=500)).answer
+                return [*messages[:1], Message(role="user", content=f"What happened so far: {summary}\\nGo on.")]
+        """
+        return keep_recent(messages, chars)
+
     def settings_of(self, job: Job) -> AgentSettings:
         """The job's settings; the defaults when the record names no settings Struct.
 
@@ -112,8 +150,16 @@ class ToolAgentHandler(AgentHandler):
         settings = self.settings_of(job)
         output = blank_output()
         job.run_output = cast("Output", output)
-        loop = AgentLoop(job.services, self._tools(job, settings), settings, job.runtime, output)
-        await loop.run(job.config["messages"])
+        tools = [*self._tools(job, settings), *self.more_tools(job)]
+
+        async def compact(messages: Sequence[Message], chars: int) -> list[Message]:
+            return await self._compacted(job, messages, chars)
+
+        loop = AgentLoop(job.services, tools, settings, job.runtime, output, compact=compact)
+        try:
+            await loop.run(job.config["messages"])
+        except ContextOverflow as error:
+            raise TaskFault(f"the prompt does not fit the model's context: {error}", code="prompt_too_long") from error
         return job.run_output
 
     async def eval(self, job: Job) -> Output:
@@ -132,6 +178,13 @@ class ToolAgentHandler(AgentHandler):
 
     def eval_exception(self, job: Job, exc: BaseException) -> Output:
         return {"metrics": loop_metrics(job.run_output)}
+
+    async def _compacted(self, job: Job, messages: Sequence[Message], chars: int) -> list[Message]:
+        with boundary(TaskFault, "the conversation cannot be compacted"):
+            shorter = await self.compact(job, messages, chars)
+            if not shorter or shorter[-1].role not in ("user", "tool"):
+                raise ValueError("compact() must return messages, the last of which is a user's or a tool's")
+        return shorter
 
     def _tools(self, job: Job, settings: AgentSettings) -> list[Tool]:
         try:
@@ -153,4 +206,4 @@ class ToolAgentHandler(AgentHandler):
 def loop_metrics(output: Output) -> dict[str, Any]:
     """The loop's counts for the result's ``metrics``."""
     run: Output = {**blank_output(), **output}
-    return {name: run[name] for name in COUNTED}
+    return {name: run[name] for name in blank_output() if name not in NOT_COUNTED}

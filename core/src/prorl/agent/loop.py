@@ -4,8 +4,8 @@
 
     open ─> reply ─┬─ finish tool ───────────> "finish"
             ^      ├─ no call ───────────────> "answer"  (or a reminder, once)
-            │      ├─ cut by max_tokens ─────> "length"
-            │      ├─ context full ──────────> "context"
+            │      ├─ cut by max_tokens ─────> "length"  (or the model is told)
+            │      ├─ context full ──────────> "context" (or a new segment, by compaction)
             │      ├─ last turn ─────────────> "max_turns"
             └─ run the calls, observe all of them together
 
@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, TypedDict
 
+from prorl.agent.context import keep_recent, length_of, shorten, shorten_all
 from prorl.agent.settings import AgentSettings
-from prorl.api.errors import ContextOverflow, Fault, ModelFault, TaskFault
+from prorl.api.errors import ContextOverflow, Fault, ModelFault
 from prorl.api.job import JobServices
 from prorl.api.llm import Message, Reply
 from prorl.api.sandbox import Sandbox
@@ -30,10 +31,15 @@ from prorl.wire.trajectory import ToolCall
 
 log = logging.getLogger("prorl.agent")
 
+Compact = Callable[[Sequence[Message], int], Awaitable[list[Message]]]
+"""A shorter conversation of about so many characters, made of one that fills the context."""
+
 Ended = Literal["finish", "answer", "max_turns", "context", "length", "timeout", "cancelled", "fault"]
 
 # The name under which a call that names no tool is answered: never the model's own text, templates print it unescaped.
 NO_TOOL = "error"
+CUT = "Your reply was cut off after {tokens} tokens, so nothing in it was done. Be brief, and write any tool call anew."
+_ATTEMPTS = 4  # at cutting a text to a number of tokens, which only the chat can count
 
 
 class RunOutput(TypedDict):
@@ -42,6 +48,7 @@ class RunOutput(TypedDict):
     ``answer`` is the finish tool's answer, else the last reply's text; ``reply`` is the last reply's text in either
     case (after any thinking, without its calls). ``tool_errors`` counts observations that were errors; among them
     ``bad_calls`` (the call could not be used) and ``tool_crashes`` (the tool raised what it should not).
+    ``cut_replies`` and ``cut_observations`` were too long for their limits, ``compactions`` began new segments.
     """
 
     answer: str
@@ -53,6 +60,9 @@ class RunOutput(TypedDict):
     bad_calls: int
     tool_crashes: int
     reminders: int
+    cut_replies: int
+    cut_observations: int
+    compactions: int
 
 
 def blank_output() -> RunOutput:
@@ -66,11 +76,15 @@ def blank_output() -> RunOutput:
         bad_calls=0,
         tool_crashes=0,
         reminders=0,
+        cut_replies=0,
+        cut_observations=0,
+        compactions=0,
     )
 
 
 class AgentLoop:
-    """One conversation of one job. ``output`` is written as the loop goes."""
+    """One conversation of one job. ``output`` is written as the loop goes. ``agent`` names a sub-agent's; ``compact``
+    makes a shorter conversation where the settings ask for it."""
 
     def __init__(
         self,
@@ -79,6 +93,9 @@ class AgentLoop:
         settings: AgentSettings,
         sandbox: Sandbox | None,
         output: RunOutput,
+        *,
+        agent: str = "",
+        compact: Compact | None = None,
     ) -> None:
         self._services = services
         self._tools = tools
@@ -87,31 +104,39 @@ class AgentLoop:
         self._context = ToolContext(
             sandbox=sandbox, timeout=settings.tool_timeout_s, output_chars=settings.observation_chars
         )
-        self._chat = services.chat()
+        self._chat = services.chat(agent)
+        self._named = {"agent": agent} if agent else {}
+        self._compact = compact or _keep_recent
         self.output = output
 
     async def run(self, messages: Sequence[Message]) -> None:
-        """Go until the end; ``output["ended"]`` says which. Raises ``ModelFault``, ``SandboxFault``, ``TaskFault``."""
-        try:
-            await self._chat.open(messages, [tool.schema() for tool in self._tools])
-        except ContextOverflow as error:
-            raise TaskFault(f"the prompt does not fit the model's context: {error}", code="prompt_too_long") from error
+        """Go until the end; ``output["ended"]`` says which. Raises ``ContextOverflow`` when the prompt itself leaves no
+        room for a reply; ``ModelFault``, ``SandboxFault``, ``TaskFault``."""
+        await self._chat.open(messages, [tool.schema() for tool in self._tools])
+        if self._chat.room < self._settings.min_reply_tokens:
+            raise ContextOverflow(
+                f"it leaves {self._chat.room} tokens, and min_reply_tokens asks for {self._settings.min_reply_tokens}"
+            )
         try:
             self.output["ended"] = await self._take_turns()
-        except ContextOverflow:
+        except ContextOverflow as full:
+            self._chat.note(f"the context is full: {full}")
             self.output["ended"] = "context"
 
     async def _take_turns(self) -> Ended:
         while True:
             reply = await self._reply()
-            if reply.finish == "length":
-                return "length"
             last = self.output["turns"] >= self._settings.max_turns
+            if reply.finish == "length":
+                self.output["cut_replies"] += 1
+                if (ended := await self._after_cut(reply, last=last)) is not None:
+                    return ended
+                continue
             if not reply.tool_calls:
                 if last or not self._settings.reminder or self.output["reminders"]:
                     return "answer"
                 self.output["reminders"] += 1
-                await self._chat.observe([Message(role="user", content=self._settings.reminder)])
+                await self._observe([Message(role="user", content=self._settings.reminder)])
                 continue
             began = time.monotonic()
             results = await self._run_calls(reply.tool_calls)
@@ -119,7 +144,7 @@ class AgentLoop:
                 return "finish"
             if last:  # the calls were run all the same: a file they wrote may be what is graded
                 return "max_turns"
-            await self._chat.observe(results, ms=(time.monotonic() - began) * 1000)
+            await self._observe(results, ms=(time.monotonic() - began) * 1000)
 
     async def _reply(self) -> Reply:
         """The next reply. The chat itself accounts for its time and tells the job's watchers."""
@@ -129,6 +154,67 @@ class AgentLoop:
         self.output["turns"] += 1
         self.output["answer"] = self.output["reply"] = reply.answer
         return reply
+
+    async def _after_cut(self, reply: Reply, *, last: bool) -> Ended | None:
+        """How a reply that is too long ends the rollout, if it does. The end of the context cuts as ``max_tokens``
+        does."""
+        if self._chat.room < self._settings.min_reply_tokens:
+            full = f"a reply of {reply.tokens} tokens filled it"
+            if not last and await self._begin_anew(self._chat.messages[:-1], full):
+                return None  # the model replies again, to what it replied to
+            self._chat.note(f"the context is full: {full}")
+            return "context"
+        if last or self._settings.cut_reply == "end":
+            return "length"
+        await self._observe([Message(role="user", content=CUT.format(tokens=reply.tokens))])
+        return None
+
+    async def _observe(self, messages: Sequence[Message], *, ms: float = 0.0) -> None:
+        """Show the model what came of its reply: whole, in a new segment, or cut to what fits; else the context is
+        full, and ``ContextOverflow`` says so."""
+        keep_free = self._settings.min_reply_tokens
+        try:
+            await self._chat.observe(messages, ms=ms, keep_free=keep_free)
+        except ContextOverflow as full:
+            if await self._begin_anew([*self._chat.messages, *messages], str(full)):
+                return
+            last = full
+        else:
+            return
+        shown, least = list(messages), self._settings.min_observation_tokens
+        for _ in range(_ATTEMPTS):
+            free = self._chat.room - keep_free
+            if free < least or not any(message.role == "tool" for message in messages):
+                break
+            chars = sum(map(length_of, shown))
+            shown = shorten_all(messages, int(chars * 0.9 * free / max(last.needed or 0, free + 1)))
+            try:
+                await self._chat.observe(shown, ms=ms, keep_free=keep_free)
+            except ContextOverflow as full:
+                last = full
+            else:
+                self.output["cut_observations"] += 1
+                return
+        raise last
+
+    async def _begin_anew(self, messages: Sequence[Message], why: str) -> bool:
+        """Go on in a new segment with less of the conversation, if the settings allow it and it fits."""
+        settings, chat = self._settings, self._chat
+        if settings.context != "compact" or self.output["compactions"] >= settings.max_compactions:
+            return False
+        # Half of the context, going by what a token of this conversation holds.
+        chars = sum(map(length_of, chat.messages)) * (chat.tokens + chat.room) // (2 * max(1, chat.tokens))
+        for _ in range(_ATTEMPTS):
+            shorter = await self._compact(messages, chars)
+            try:
+                await chat.restart(shorter, origin="compaction", note=why, keep_free=settings.min_reply_tokens)
+            except ContextOverflow:
+                chars //= 2
+            else:
+                self.output["compactions"] += 1
+                self._services.emit("chat.compacted", messages=len(shorter), of=len(messages), **self._named)
+                return True
+        return False
 
     async def _run_calls(self, calls: Sequence[ToolCall]) -> list[Message] | None:
         """The calls' observations, in order; ``None`` when one of them ended the rollout."""
@@ -143,7 +229,12 @@ class AgentLoop:
             self.output["tool_calls"] += 1
             self.output["tool_errors"] += observation.is_error
             self._services.emit(
-                "tool.call", turn=self.output["turns"], tool=name, ms=spent * 1000, is_error=observation.is_error
+                "tool.call",
+                turn=self.output["turns"],
+                tool=name,
+                ms=spent * 1000,
+                is_error=observation.is_error,
+                **self._named,
             )
             if observation.done:
                 if observation.answer is not None:
@@ -177,7 +268,7 @@ class AgentLoop:
     def _problem(self, call: ToolCall, index: int) -> str | None:
         """Why the call can't be made, in words for the model."""
         if call.error is not None:
-            return f"this tool call could not be read ({call.error}). Write it again as valid JSON."
+            return f"this tool call could not be read ({call.error}). Write it again."
         if call.name not in self._by_name:
             known = ", ".join(tool.name for tool in self._tools) or "none"
             return f"there is no tool named {shorten(call.name, 100)!r}. The tools are: {known}."
@@ -186,10 +277,5 @@ class AgentLoop:
         return None
 
 
-def shorten(text: str, limit: int) -> str:
-    """At most ``limit`` characters: the middle goes, with a line that says how much."""
-    if len(text) <= limit:
-        return text
-    note = f"\n[... {len(text) - limit} characters cut ...]\n"
-    half = max(0, limit - len(note)) // 2
-    return text[:half] + note + text[len(text) - half :]
+async def _keep_recent(messages: Sequence[Message], chars: int) -> list[Message]:
+    return keep_recent(messages, chars)

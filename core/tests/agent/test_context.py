@@ -1,0 +1,239 @@
+"""A context that fills up: foreseen, then an end with a name, a shorter observation, or a new segment."""
+
+import pytest
+
+from prorl.agent import AgentSettings, keep_recent
+from prorl.agent.context import LEFT_OUT, length_of, shorten_all
+from prorl.api import ContextOverflow, Message, Observation, TaskFault, ToolSchema
+from prorl.wire.trajectory import ToolCall
+
+SYSTEM, USER = Message(role="system", content="s" * 10), Message(role="user", content="u" * 10)
+
+
+def said(text, *calls):
+    return Message(role="assistant", content=text, tool_calls=calls)
+
+
+def result(text):
+    return Message(role="tool", name="t", content=text)
+
+
+class Long:
+    """Answers with as many characters as it is asked for."""
+
+    name, aliases, needs_sandbox = "long", (), False
+
+    def schema(self):
+        return ToolSchema(name="long", description="", parameters={})
+
+    async def call(self, arguments, context):
+        return Observation(text="x" * arguments["n"])
+
+
+def long(play, *steps, **options):
+    options = {"tools": ("long",), "system_prompt": "", "min_observation_tokens": 100, "min_reply_tokens": 50} | options
+    context, handler = options.pop("room"), options.pop("handler", None)
+
+    return play(*steps, tools=[Long()], settings=AgentSettings(**options), context=context, handler=handler)
+
+
+# --- the loop ---
+
+
+async def test_an_observation_that_does_not_fit_is_cut_to_what_fits(play):
+    rollout = long(play, play.says("", play.call("long", n=5_000)), play.says("4"), room=1_000)
+    output = await rollout.run()
+    assert (output["ended"], output["cut_observations"], output["turns"]) == ("answer", 1, 2)
+    [[observed]] = rollout.chat.observed
+    assert 400 < len(observed.content) < 1_000
+    assert "characters cut" in observed.content
+
+
+async def test_short_observations_stay_whole_beside_a_long_one(play):
+    calls = (play.call("long", n=20), play.call("long", n=5_000), play.call("long", n=30))
+    rollout = long(play, play.says("", *calls), play.says("4"), room=1_000)
+    assert (await rollout.run())["ended"] == "answer"
+    [observed] = rollout.chat.observed
+    assert [len(message.content) for message in (observed[0], observed[2])] == [20, 30]
+
+
+async def test_a_context_that_takes_too_little_of_an_observation_is_full(play):
+    rollout = long(play, play.says("a" * 850, play.call("long", n=5_000)), room=1_000)
+    output = await rollout.run()
+    assert (output["ended"], output["turns"], output["tool_calls"], output["answer"]) == ("context", 1, 1, "a" * 850)
+    assert rollout.chat.observed == []
+    assert "the context is full" in rollout.chat.notes[0]
+    assert (await rollout.eval())["metrics"]["ended"] == "context"
+
+
+async def test_room_for_a_reply_is_kept(play):
+    """Without the budget the observation would fit, and the reply to it would be cut."""
+    rollout = long(
+        play,
+        play.says("a" * 700, play.call("long", n=250)),
+        room=1_000,
+        min_reply_tokens=100,
+        min_observation_tokens=300,
+    )
+    assert (await rollout.run())["ended"] == "context"
+    fits = long(play, play.says("a" * 700, play.call("long", n=250)), play.says("4"), room=1_000, min_reply_tokens=1)
+    assert (await fits.run())["ended"] == "answer"
+
+
+async def test_a_prompt_that_leaves_no_room_for_a_reply_is_the_tasks_fault(play):
+    with pytest.raises(TaskFault, match="min_reply_tokens") as caught:
+        await long(play, room=60).run()
+    assert caught.value.code == "prompt_too_long"
+
+
+async def test_a_reply_that_fills_the_context_ends_for_want_of_context(play):
+    rollout = long(play, play.says("a" * 990, finish="length"), room=1_000)
+    output = await rollout.run()
+    assert (output["ended"], output["cut_replies"]) == ("context", 1)
+
+
+async def test_a_model_can_be_told_that_its_reply_was_cut(play):
+    rollout = long(play, play.says("a" * 90, finish="length"), play.says("4"), room=1_000, cut_reply="tell")
+    output = await rollout.run()
+    assert (output["ended"], output["cut_replies"], output["answer"]) == ("answer", 1, "4")
+    [[told]] = rollout.chat.observed
+    assert told.role == "user"
+    assert "cut off after 90 tokens" in told.content
+
+
+async def test_compaction_goes_on_in_a_new_segment(play):
+    steps = [play.says("", play.call("long", n=300)) for _ in range(6)]
+    rollout = long(play, *steps, play.says("4"), room=1_000, context="compact")
+    output = await rollout.run()
+    assert (output["ended"], output["turns"], output["answer"]) == ("answer", 7, "4")
+    assert output["compactions"] == len(rollout.chat.restarts) >= 2
+    assert output["cut_observations"] == 0
+    for origin, messages in rollout.chat.restarts:
+        assert origin == "compaction"
+        assert messages[0].content.startswith("What is 2 + 2?")
+        assert messages[0].content.count(LEFT_OUT) == 1
+        assert [message.role for message in messages] == ["user", "assistant", "tool"]
+        assert messages[2].content == "x" * 300, "the newest observation is there, and whole"
+    kinds = [kind for kind, _ in rollout.services.events]
+    assert kinds.count("chat.compacted") == output["compactions"]
+
+
+async def test_after_the_last_compaction_the_context_is_full(play):
+    steps = [play.says("a" * 200, play.call("long", n=300)) for _ in range(9)]
+    rollout = long(play, *steps, room=1_000, context="compact", max_compactions=1, min_observation_tokens=900)
+    output = await rollout.run()
+    assert (output["ended"], output["compactions"]) == ("context", 1)
+
+
+async def test_compaction_repeats_a_reply_that_the_context_cut(play):
+    rollout = long(
+        play,
+        play.says("", play.call("long", n=300)),
+        play.says("b" * 650, finish="length"),
+        play.says("4"),
+        room=1_000,
+        context="compact",
+    )
+    output = await rollout.run()
+    assert (output["ended"], output["compactions"], output["cut_replies"], output["answer"]) == ("answer", 1, 1, "4")
+    [(_, messages)] = rollout.chat.restarts
+    assert messages[-1].role == "tool"
+
+
+async def test_an_authors_own_compaction(play):
+    asked = []
+
+    class Own(play.Sums):
+        async def compact(self, job, messages, chars):
+            asked.append((messages, chars))
+            return [Message(role="user", content="in short: 2 + 2" + "!" * chars)]
+
+    steps = [play.says("", play.call("long", n=300)) for _ in range(4)]
+    rollout = long(play, *steps, play.says("4"), room=1_000, context="compact", handler=Own())
+    output = await rollout.run()
+    assert output["ended"] == "answer"
+    messages, chars = asked[0]
+    assert [message.role for message in messages] == ["user", *["assistant", "tool"] * 4]
+    assert 300 < chars < 700
+    assert rollout.chat.restarts[0][1][0].content.startswith("in short")
+
+
+async def test_a_compaction_that_does_not_fit_is_asked_for_less(play):
+    asked = []
+
+    class Wordy(play.Sums):
+        async def compact(self, job, messages, chars):
+            asked.append(chars)
+            return [Message(role="user", content="!" * (chars * 5))]
+
+    steps = [play.says("", play.call("long", n=300)) for _ in range(4)]
+    rollout = long(play, *steps, play.says("4"), room=1_000, context="compact", handler=Wordy())
+    assert (await rollout.run())["compactions"] == 1
+    assert len(asked) > 1
+    assert asked == sorted(asked, reverse=True)
+
+
+@pytest.mark.parametrize("outcome", [[], [said("mine")], None])
+async def test_a_bad_compaction_is_the_tasks_fault(play, outcome):
+    class Bad(play.Sums):
+        async def compact(self, job, messages, chars):
+            return outcome
+
+    steps = [play.says("", play.call("long", n=500)) for _ in range(4)]
+    with pytest.raises(TaskFault, match="cannot be compacted" if outcome is None else "the last of which"):
+        await long(play, *steps, room=1_000, context="compact", handler=Bad()).run()
+
+
+async def test_a_reminder_that_does_not_fit_ends(play):
+    output = await long(play, play.says("a" * 900), room=1_000, reminder="r" * 100).run()
+    assert (output["ended"], output["reminders"]) == ("context", 1)
+
+
+async def test_the_context_may_be_full_at_any_turn(play):
+    output = await play(play.says("so far", play.call("add", a=1, b=1)), ContextOverflow("full")).run()
+    assert (output["ended"], output["answer"]) == ("context", "so far")
+
+
+# --- making less of it ---
+
+
+def test_recent_exchanges_are_kept_whole():
+    exchanges = [message for index in range(5) for message in (said(f"{index}" * 10), result(f"{index}" * 90))]
+    kept = keep_recent([SYSTEM, USER, *exchanges], 240)
+    assert kept[0] == SYSTEM
+    assert kept[1].content == f"{USER.content}\n\n{LEFT_OUT}"
+    assert kept[2:] == exchanges[-4:]
+
+
+def test_nothing_is_left_out_where_all_fits():
+    messages = [SYSTEM, USER, said("a"), result("b"), said("c"), USER]
+    assert keep_recent(messages, 1_000) == messages
+    assert keep_recent([SYSTEM, USER], 5) == [SYSTEM, USER]
+
+
+def test_the_note_is_not_repeated():
+    once = keep_recent([USER, said("a" * 50), result("b"), said("c"), result("d")], 40)
+    again = keep_recent([*once, said("e" * 50), result("f"), said("g"), result("h")], 40)
+    assert again[0].content.count(LEFT_OUT) == 1
+
+
+def test_an_opening_without_a_user():
+    [system, note, *_] = keep_recent([SYSTEM, said("a" * 50), result("b"), said("c"), result("d")], 20)
+    assert (system, note.role, note.content) == (SYSTEM, "user", LEFT_OUT)
+
+
+def test_the_last_exchange_is_cut_where_it_alone_is_too_long():
+    calls = (ToolCall(name="t", arguments={"a": "y" * 50}),)
+    kept = keep_recent([USER, said("", *calls), result("x" * 10_000), result("short")], 500)
+    assert kept[1].tool_calls == calls
+    assert kept[3].content == "short"
+    assert sum(map(length_of, kept)) < 550
+
+
+def test_shorten_all_is_fair():
+    shown = shorten_all([result("a" * 1_000), result("b" * 100), result("c" * 1_000), said("d" * 50)], 900)
+    lengths = [len(message.content) for message in shown]
+    assert lengths[1] == 100
+    assert lengths[3] == 50
+    assert lengths[0] == lengths[2]
+    assert sum(lengths) <= 900
