@@ -180,7 +180,7 @@ class Stream:
         Raises ``ModelFault``, leaving the ledger as it was: with code ``bad_reply`` when ids, logprobs and versions do
         not fit together, with code ``wrong_prompt`` when the reply was sampled after anything but this stream.
         """
-        if list(after) != self.segment.tokens:
+        if (after if isinstance(after, list) else list(after)) != self.segment.tokens:
             raise ModelFault(
                 f"the reply was sampled after {len(after)} tokens that are not the {len(self)} of segment {self.index}",
                 code="wrong_prompt",
