@@ -1,0 +1,234 @@
+"""Contexts that fill up, sub-agents and tool formats, on a real server whose model plays a script."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from prorl.agent import AgentSettings, ToolAgentHandler, run_agent
+from prorl.api import HandlerRecord, Message, Observation, ToolSchema
+from prorl.llm.toolformats import formats
+from prorl.testing.lab import Lab
+from prorl.wire.trajectory import ToolCall
+
+FORMATS = formats()
+
+
+def written(name, *, tool_format="hermes", **arguments):
+    return FORMATS[tool_format].write(ToolCall(name=name, arguments=arguments))
+
+
+class Fetch:
+    """As many words as it is asked for."""
+
+    name, aliases, needs_sandbox = "fetch", (), False
+
+    def schema(self):
+        count = {"type": "object", "properties": {"words": {"type": "integer"}}, "required": ["words"]}
+        return ToolSchema(name="fetch", description="Fetch words.", parameters=count)
+
+    async def call(self, arguments, context):
+        if not isinstance(arguments.get("words"), int):
+            return Observation(text=f"Error: words must be an integer, not {arguments!r}", is_error=True)
+        return Observation(text="word " * arguments["words"])
+
+
+class Reads(ToolAgentHandler):
+    tools = ("finish",)
+
+    def messages(self, job):
+        return [Message(role="user", content="Fetch words until you know.")]
+
+    def more_tools(self, job):
+        return [Fetch()]
+
+    async def grade(self, job):
+        return {"reward": float(job.run_output["answer"] == "known")}
+
+
+def lab(policy, handler, **options):
+    record = HandlerRecord(name="it", factory=handler, summary="for this test", settings=AgentSettings)
+    return Lab(policy, handlers=[record], **options)
+
+
+def check_tokens(result):
+    """Every segment holds what was sampled in it, at its place."""
+    trajectory = result.trajectory
+    assert trajectory.trainable
+    for index, segment in enumerate(trajectory.segments):
+        assert len(segment.tokens) == len(segment.logprobs) == len(segment.loss_mask)
+        sampled = {
+            i
+            for turn in trajectory.turns
+            if turn.segment == index and turn.role == "assistant"
+            for i in range(turn.start, turn.end)
+        }
+        assert {i for i, mask in enumerate(segment.loss_mask) if mask} == sampled
+
+
+def test_a_full_context_ends_with_a_name_and_stays_a_sample():
+    with lab(lambda request: written("fetch", words=60), Reads, max_context=2_000) as server:
+        result = server.rollout({}, domain="it", settings={"min_observation_tokens": 10_000})
+    assert result.status == "completed"
+    assert result.error is None
+    assert not result.mask_sample
+    assert result.metrics["ended"] == "context"
+    assert 1 < result.metrics["turns"] < 16
+    assert any("the context is full" in note for note in result.trajectory.notes)
+    [segment] = result.trajectory.segments
+    assert len(segment.tokens) <= 2_000 - 64
+    check_tokens(result)
+
+
+def test_an_observation_is_cut_to_what_fits():
+    with lab([written("fetch", words=5_000), written("finish", message="known")], Reads, max_context=2_000) as server:
+        result = server.rollout({}, domain="it")
+    assert (result.reward, result.metrics["cut_observations"]) == (1.0, 1)
+    [observed] = [turn for turn in result.trajectory.turns if turn.role == "tool"]
+    assert "characters cut" in observed.text
+    assert observed.end > 1_000, "most of the room is used"
+    check_tokens(result)
+
+
+def test_compaction_makes_new_segments_of_the_same_trajectory():
+    def policy(request):
+        return written("finish", message="known") if fetched() > 8 else written("fetch", words=60)
+
+    def fetched():
+        return len(server.engine.requests)
+
+    with lab(policy, Reads, max_context=2_000) as server:
+        result = server.rollout({}, domain="it", settings={"context": "compact", "max_compactions": 10})
+    assert (result.reward, result.metrics["ended"], result.metrics["turns"]) == (1.0, "finish", 9)
+    first, *later = result.trajectory.segments
+    assert (first.origin, first.parent) == ("open", None)
+    assert len(later) == result.metrics["compactions"] >= 2
+    assert [(segment.origin, segment.parent) for segment in later] == [("compaction", i) for i in range(len(later))]
+    for turn in result.trajectory.turns:
+        if turn.segment and turn.role == "prompt":
+            assert "Fetch words until you know." in turn.text
+            assert "was left out for want of room" in turn.text
+            assert written("fetch", words=60) in turn.text, "its latest calls are in the model's own form"
+    check_tokens(result)
+
+
+class Debate(Reads):
+    """The main agent answers; critics look at it side by side, each with a tool; one is asked twice."""
+
+    async def run(self, job):
+        output = await super().run(job)
+        views = await asyncio.gather(
+            *(
+                run_agent(
+                    job,
+                    f"critic-{index}",
+                    [Message(role="user", content=f"Critic {index}: is {output['answer']!r} right?")],
+                    tools=[Fetch(), "finish"],
+                    settings=AgentSettings(max_turns=5),
+                )
+                for index in range(6)
+            )
+        )
+        return {**output, "views": views}
+
+    async def eval(self, job):
+        verdict = await super().eval(job)
+        verdict["metrics"]["critics"] = [dict(view) for view in job.run_output["views"]]
+        return verdict
+
+
+def test_sub_agents_side_by_side():
+    def policy(request):
+        if "Critic" not in request.prompt:
+            return [written("fetch", words=1), written("finish", message="known")][request.call]
+        index = int(request.prompt.split("Critic ")[1][0])
+        steps = [written("fetch", words=1)] * index + [written("finish", message=f"view {index}")]
+        return steps[request.call]
+
+    with lab(policy, Debate) as server:
+        result = server.rollout({}, domain="it")
+    assert result.error is None
+    assert result.reward == 1.0
+    assert (result.metrics["turns"], result.metrics["tool_calls"]) == (2, 2), "the main agent's own counts"
+    critics = result.metrics["critics"]
+    assert [critic["answer"] for critic in critics] == [*(f"view {index}" for index in range(5)), ""]
+    assert [critic["turns"] for critic in critics] == [1, 2, 3, 4, 5, 5]
+    assert critics[4]["ended"] == "finish"
+    assert critics[5]["ended"] == "max_turns"
+    segments = result.trajectory.segments
+    assert Counter(segment.agent for segment in segments) == Counter(["", *(f"critic-{i}" for i in range(6))])
+    for index, segment in enumerate(segments):
+        turns = [turn for turn in result.trajectory.turns if turn.segment == index and turn.role == "assistant"]
+        assert len(turns) == (2 if not segment.agent else critics[int(segment.agent[-1])]["turns"])
+    check_tokens(result)
+
+
+def test_a_sub_agent_whose_prompt_does_not_fit_fails_alone():
+    class Long(Reads):
+        async def run(self, job):
+            output = await super().run(job)
+            view = await run_agent(job, "critic", [Message(role="user", content="word " * 5_000)])
+            return {**output, "reply": view["ended"]}
+
+        async def grade(self, job):
+            return {"reward": 1.0, "metrics": {"critic": job.run_output["reply"]}}
+
+    with lab(["known"], Long, max_context=2_000) as server:
+        result = server.rollout({}, domain="it")
+    assert (result.error, result.metrics["critic"], result.metrics["ended"]) == (None, "context", "answer")
+
+
+@pytest.mark.parametrize(("arguments", "code"), [({"name": ""}, "agent"), ({"tools": ["fly"]}, "unknown_tool")])
+def test_a_sub_agent_that_cannot_be(arguments, code):
+    class Bad(Reads):
+        async def run(self, job):
+            options = {"name": "critic", **arguments}
+            return dict(await run_agent(job, options.pop("name"), [], **options))
+
+    with lab([], Bad) as server:
+        result = server.rollout({}, domain="it")
+    assert result.error is not None
+    assert (result.error.kind, result.error.code) == ("task", code)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_from_the_prompt_to_the_reward(name):
+    broken = {
+        "hermes": '<tool_call>{"name": "fetch", "arguments": {"words": }}</tool_call>',
+        "qwen3-coder": "<tool_call>\n<function=fetch>\n<parameter=words>\n1\n</function>\n</tool_call>",
+        "llama-json": '{"name": "fetch", "parameters": {"words": }}',
+        "pythonic": "[fetch(words=one)]",
+        "function-tag": "<function=fetch>{words: 1}</function>",
+    }[name]
+    replies = [
+        f"I look.\n{written('fetch', tool_format=name, words=3)}",
+        broken,
+        written("fly", tool_format=name, high=True),
+        written("fetch", tool_format=name, words="three"),
+        f"<think>\nI could {written('fetch', tool_format=name, words=1)}\n</think>\n\n"
+        + written("finish", tool_format=name, message="known"),
+    ]
+    with lab(replies, Reads) as server:
+        result = server.rollout({}, domain="it", rendering={"tool_format": name})
+    assert result.error is None
+    assert result.reward == 1.0
+    assert (result.metrics["turns"], result.metrics["tool_calls"]) == (5, 5)
+    assert (result.metrics["bad_calls"], result.metrics["tool_errors"]) == (2, 3)
+    seen = [turn.text for turn in result.trajectory.turns if turn.role == "tool"]
+    assert "word word word" in seen[0]
+    assert FORMATS[name].how in seen[1], "the model is told how to write a call"
+    assert "no tool named 'fly'" in seen[2]
+    assert "must be an integer" in seen[3]
+    calls = [call for turn in result.trajectory.turns for call in turn.tool_calls]
+    assert [call.error is None for call in calls] == [True, False, True, True, True]
+    assert calls[0].arguments == {"words": 3}
+    check_tokens(result)
+
+
+def test_a_format_that_does_not_exist():
+    with lab([], Reads) as server:
+        result = server.rollout({}, domain="it", rendering={"tool_format": "morse"})
+    assert result.error is not None
+    assert (result.error.kind, result.error.code) == ("task", "rendering")
+    assert "hermes" in result.error.message
+    assert "pythonic" in result.error.message
