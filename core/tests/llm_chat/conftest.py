@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken
 
-from prorl.api.llm import Conversation, EngineInfo, Generation, Tokenizer
+from prorl.api.llm import Conversation, EngineInfo, Generation, Message, Tokenizer, ToolSchema
 from prorl.llm.chat import ChatSession, ChatSetup
 from prorl.llm.lease import Sampled
 from prorl.llm.ledger import Ledger
@@ -16,11 +16,44 @@ from prorl.llm.renderers import RendererCache
 from prorl.llm.rendering import Renderer
 from prorl.llm.template import ChatTemplate
 from prorl.llm.tokenizers import LocalTokenizer
+from prorl.llm.toolformats import formats, function_form
 from prorl.testing.bytebpe import build_tokenizer
 from prorl.wire.sampling import SamplingParams
 
 TEMPLATES = Path(__file__).parent / "templates"
-HEADERS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+HEADERS = (
+    "<|begin_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|python_tag|>",
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """What was read in a template by eye: the closing token, what it can do by itself, and whether its prompt opens
+    ``<think>``."""
+
+    end: str = "<|im_end|>"
+    format: str = "hermes"
+    tools: bool = True
+    tool_role: bool = True
+    opens: bool = False
+
+
+FAMILIES = {
+    "qwen2.5": Family(),
+    "qwen3": Family(),
+    "qwen3-2507": Family(),
+    "qwen3-2507-thinking": Family(opens=True),
+    "qwen3-coder": Family(format="qwen3-coder"),
+    "llama3.1": Family(end="<|eot_id|>", format="llama-json"),
+    "smollm2": Family(tools=False, tool_role=False),
+    "chatml": Family(tools=False, tool_role=False),
+    "headers": Family(end="<|eot_id|>", tools=False),
+}
 
 
 @dataclass
@@ -65,12 +98,15 @@ class Kit:
     """What the tests of this folder build on."""
 
     now = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    families = FAMILIES
 
     def __init__(self) -> None:
         encoder = build_tokenizer()
         encoder.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in HEADERS])
         special = {"bos_token": HEADERS[0]}
         self.tokenizer = LocalTokenizer(encoder.to_str().encode(), source="bytebpe", special_tokens=special)
+        self.renderers = RendererCache()
+        self._renderers: dict[tuple[str, str], Renderer] = {}
         self.added = {token.content: index for index, token in encoder.get_added_tokens_decoder().items()}
 
     def template(self, name: str, **variables: object) -> ChatTemplate:
@@ -78,7 +114,43 @@ class Kit:
         return ChatTemplate(source, variables={**self.tokenizer.special_tokens, **variables})
 
     async def renderer(self, name: str, **variables: object) -> Renderer:
-        return await Renderer.create(self.template(name, **variables), self.tokenizer)
+        key = (name, repr(variables))
+        if key not in self._renderers:
+            self._renderers[key] = await Renderer.create(self.template(name, **variables), self.tokenizer)
+        return self._renderers[key]
+
+    def reference(
+        self,
+        name: str,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema] = (),
+        *,
+        generation_prompt: bool = True,
+        **variables: object,
+    ) -> str:
+        """The template itself, given the real bodies; what it does not know, as its tool format has it."""
+        family, turns = self.families[name], []
+        form = formats()[family.format]
+        for message in messages:
+            turn: dict[str, object] = {"role": message.role, "content": message.content}
+            if message.tool_calls and family.tools:
+                calls = [{"function": {"name": c.name, "arguments": c.arguments}} for c in message.tool_calls]
+                turn["tool_calls"] = [{"type": "function", **call} for call in calls]
+            elif message.tool_calls:
+                parts = (message.content, form.write(*message.tool_calls))
+                turn["content"] = "\n".join(part for part in parts if part)
+            if message.role == "tool" and not family.tool_role:
+                turn = {"role": "user", "content": form.wrap_response(message.content), "tool": True}
+                if turns and turns[-1].get("tool"):
+                    turns[-1]["content"] += f"\n{turn['content']}"
+                    continue
+            turns.append(turn)
+        if tools and not family.tools:
+            turns = turns if turns[0]["role"] == "system" else [{"role": "system", "content": ""}, *turns]
+            turns[0]["content"] = f"{turns[0]['content']}\n\n{form.describe(tools)}".lstrip("\n")
+        functions = [function_form(tool) for tool in tools] if tools and family.tools else None
+        template = self.template(name, **variables)
+        return template.render(turns, tools=functions, now=self.now, generation_prompt=generation_prompt)
 
     def lease(self, name: str, *replies: Generation | Exception, max_context: int = 100_000) -> ScriptedLease:
         source = self.template(name).source
@@ -87,7 +159,7 @@ class Kit:
 
     def chat(self, lease: ScriptedLease, sampling: SamplingParams | None = None, **hooks: object) -> ChatSession:
         setup = ChatSetup(
-            lease=lease, renderers=RendererCache(), ledger=Ledger(), sampling=sampling or SamplingParams(), **hooks
+            lease=lease, renderers=self.renderers, ledger=Ledger(), sampling=sampling or SamplingParams(), **hooks
         )
         return ChatSession(setup)
 

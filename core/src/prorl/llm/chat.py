@@ -15,6 +15,7 @@ import msgspec
 
 from prorl.api.errors import ContextOverflow, ModelFault, TaskFault
 from prorl.api.llm import Conversation, Generation, Message, Reply, ToolSchema
+from prorl.llm.history import KEPT, REWRITTEN, joined
 from prorl.llm.ledger import Ledger, RenderedRole, Source, Stream
 from prorl.llm.renderers import RenderedFor, RendererCache, tokenizer_of
 from prorl.llm.rendering import Renderer
@@ -71,8 +72,9 @@ class ChatSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a conversation stands after one of its turns: what :meth:`ChatSession.fork` goes back to. ``owed``: what an
-    engine that renders itself will have appended by its next reply."""
+    """Where a conversation stands after one of its turns: what :meth:`ChatSession.fork` goes back to. ``thinking``:
+    the model is amidst it; ``reasoned``: there is some in this segment. ``owed``: what an engine that renders itself
+    will have appended by its next reply."""
 
     length: int = 0
     prefix: int = 0
@@ -80,6 +82,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     replies: int = 0
     last_id: int | None = None
     thinking: bool = False
+    reasoned: bool = False
     may_reply: bool = False
     may_observe: bool = False
     owed: Owed | None = None
@@ -98,6 +101,7 @@ class ChatSession:
         self._context = 0
         self._at = Place()
         self._places: list[Place] = []
+        self._noted = False
 
     @property
     def room(self) -> int:
@@ -153,9 +157,14 @@ class ChatSession:
         stream, place = self._opened(), self._at
         if not place.may_observe:
             raise TaskFault("observe() comes after a reply(), once, with all messages", code="chat")
-        rendered, _, backend = await self._with_renderer(
+        rendered, renderer, backend = await self._with_renderer(
             lambda renderer: renderer.between(messages, previous_ended_with=place.last_id, now=self._setup.now)
         )
+        if await self._rewrites(renderer, messages):
+            await self.restart(
+                [*joined(self._messages), *messages], origin="rewrite", note=REWRITTEN, keep_free=keep_free
+            )
+            return
         self._context = backend.info.max_context
         if (left := self.room - len(rendered.ids)) < keep_free:
             raise ContextOverflow(
@@ -185,7 +194,7 @@ class ChatSession:
         kept = self._places if turns is None else self._places[:turns]
         twin = ChatSession(self._setup, agent=self._agent)
         twin._tools, twin._renderer, twin._context = self._tools, self._renderer, self._context
-        twin._places, twin._at = list(kept), kept[-1]
+        twin._places, twin._at, twin._noted = list(kept), kept[-1], self._noted
         twin._messages = self._messages[: kept[-1].messages]
         twin._stream = self._setup.ledger.branch(stream, kept[-1].length)
         return twin
@@ -195,6 +204,18 @@ class ChatSession:
 
     def trajectory(self) -> Trajectory:
         return self._setup.ledger.trajectory()
+
+    async def _rewrites(self, renderer: AnyRenderer, messages: Sequence[Message]) -> bool:
+        """Whether the template shows earlier turns in another way now, and the job wants them so."""
+        now = self._setup.now
+        if self._setup.rendering.history == "segment":
+            past = joined(self._messages)
+            found, _, _ = await self._with_renderer(lambda each: each.rewrites(past, messages, self._tools, now=now))
+            return found
+        if not self._noted and await renderer.forgets(messages, reasoned=self._at.reasoned, now=now):
+            self._noted = True
+            self.note(KEPT)
+        return False
 
     async def _begin(self, messages: Sequence[Message], *, origin: SegmentOrigin, keep_free: int = 0) -> None:
         """A new segment, with a prompt of its own. Nothing has changed when ``keep_free`` tokens are not left."""
@@ -255,6 +276,7 @@ class ChatSession:
             replies=self._at.replies + 1,
             last_id=ids[-1] if ids else None,
             thinking=parsed.thinking,
+            reasoned=self._at.reasoned or bool(parsed.reasoning.strip()) or parsed.thinking,
             # a reply that was cut may go on where it stopped, if the engine takes ids
             may_reply=generation.finish != "stop" and backend.info.takes == "ids",
             may_observe=True,
@@ -301,7 +323,7 @@ class ChatSession:
 
     def _for_turn(self, backend: RenderedFor, renderer: AnyRenderer, max_tokens: int) -> SamplingParams:
         sampling = self._setup.sampling
-        stops = (*sampling.stop_token_ids, *backend.info.eos_token_ids, renderer.end_of_turn)
+        stops = (*sampling.stop_token_ids, *backend.info.eos_token_ids, *renderer.turn_ends)
         return msgspec.structs.replace(
             sampling,
             max_tokens=max_tokens,

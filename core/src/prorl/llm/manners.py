@@ -21,7 +21,7 @@ class Manners(msgspec.Struct, frozen=True):
 
     ``tools``: it describes tools, in that format. ``tool_role``: results of tools are messages of their own.
     ``calls``: it writes an assistant's calls, in that format. ``thinking``: it looks for ``</think>`` in what an
-    assistant said.
+    assistant said, so that tag alone ends thinking which a prompt had opened.
     """
 
     tool_format: ToolFormat

@@ -2,7 +2,7 @@
 
 Untrusted are the contents of messages, the names of tools, and every string in the arguments of calls and in the
 descriptions of tools. What a template may look at stays as it is: roles, the shape of arguments, numbers, whether a
-body is blank, and the tags of a leading ``<think>`` block, where the template knows them.
+body is blank, and the tags of the thinking with which an assistant's message begins.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Outline:
         """An assistant's content. Beside calls some templates leave it out, and the thinking of earlier turns too."""
         owner = None if calls else "assistant"
         before, close, after = content.partition("</think>")
-        if not close or not self._manners.thinking:
+        if not close or not (self._manners.thinking or before.lstrip().startswith("<think>")):
             return self.body(content, owner)
         head, start, reasoning = before.partition("<think>")
         if not start:

@@ -42,8 +42,7 @@ class TextRenderer:
     """Stands where a :class:`~prorl.llm.rendering.Renderer` stands. ``tool_format`` reads calls that a server leaves in
     the text: Hermes' form unless the job names another."""
 
-    end_of_turn = -1  # the engine knows its own
-    turn_ends = ()
+    turn_ends: tuple[int, ...] = ()  # the engine knows its own
 
     def __init__(self, rendering: RenderingParams) -> None:
         self.tokenizer = NoTokenizer()
@@ -64,6 +63,9 @@ class TextRenderer:
         now: datetime,
     ) -> bool:
         """Whether the engine did is seen by the prompt that its reply echoes."""
+        return False
+
+    async def forgets(self, observed: Sequence[Message], *, reasoned: bool, now: datetime) -> bool:
         return False
 
 
