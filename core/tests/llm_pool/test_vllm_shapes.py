@@ -11,7 +11,7 @@ import pytest
 from prorl.api import ConfigError, ModelFault
 from prorl.llm.dialects.vllm import Vllm, VllmFactory
 from prorl.testing.httpd import HttpServer, Response, json_response
-from prorl.wire import SamplingParams, VersionSpan
+from prorl.wire import BackendSpec, SamplingParams, VersionSpan
 
 # recorded from vLLM 0.32.0; lists shortened
 GENERATED = b"""{"request_id":"generate-tokens-abc","model":"tiny","created":1795992411,"usage":{"prompt_tokens":3,
@@ -182,3 +182,19 @@ async def test_what_is_not_vllm_is_not_taken_for_it():
             assert await VllmFactory().detect(client, server.url)
             with pytest.raises(ConfigError, match="it serves: tiny"):
                 await Vllm(client, server.url, model="huge").describe()
+
+
+async def test_a_restart_is_noticed_by_the_first_reply_that_has_forgotten_its_weights(pool, engine, clock):
+    one = engine()
+    await pool.add(BackendSpec(url=one.url, policy_version="base"))
+    lease = pool.lease("job", wait_s=0, hold=clock.hold)
+    one.weight_version = "step-2"
+    assert (await lease.generate([72], SamplingParams())).generation.weight_spans[0].version == "step-2"
+    one.weight_version = "default"  # as somebody may name them
+    assert (await lease.generate([72], SamplingParams())).generation.weight_spans[0].version == ""
+    one.weight_version = "step-3"
+    await lease.generate([72], SamplingParams())
+    one.weight_version, one.incarnation = "default", 2
+    with pytest.raises(ModelFault, match=r"has restarted|restarted, so its weights"):
+        await lease.generate([72], SamplingParams())
+    assert not pool.status().backends[0].healthy

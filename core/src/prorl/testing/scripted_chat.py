@@ -1,20 +1,16 @@
 """``/v1/chat/completions`` as the scripted engine speaks it: vLLM's, NeMo RL's, or a plain one that tells no ids.
 
-Messages are rendered as engines do it, by the model's own template over the whole conversation, and encoded at once.
-NeMo RL then cuts that after the last reply's end-of-sequence token and puts the ids it was given in front: counted by
-such tokens, for templates shift the places by dropping earlier thinking.
+NeMo RL cuts what it has rendered after the last reply's end-of-sequence token and puts the ids it was given in front:
+it counts such tokens, for templates shift the places by dropping earlier thinking.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
-
-from prorl.llm.template import ChatTemplate
 from prorl.testing.httpd import Response, error_response, json_response
 from prorl.testing.script import Asked, Played
+from prorl.testing.scripted_render import render
 from prorl.testing.scripted_vllm import usage
 
 if TYPE_CHECKING:
@@ -123,28 +119,6 @@ class NemoRlSpeech(ChatSpeech):
         return [*(prefix[:-1] if prefix[-1] == eos else prefix), *rendered[ends[upto.count(eos) - 1] :]]
 
 
-async def render(engine: ScriptedEngine, body: dict[str, Any], *, generation_prompt: bool = True) -> list[int]:
-    template = ChatTemplate(engine.voice.chat_template or "", variables=engine.voice.special_tokens)
-    text = template.render(
-        [_parsed(message) for message in body["messages"]],
-        tools=body.get("tools"),
-        now=datetime.now(UTC),
-        generation_prompt=generation_prompt,
-    )
-    return await engine.voice.encode(text)
-
-
 def logprobs(played: Played) -> list[dict[str, Any]]:
     pairs = zip(played.named, played.logprobs, strict=True)
     return [{"token": f"token_id:{token}", "logprob": logprob, "top_logprobs": []} for token, logprob in pairs]
-
-
-def _parsed(message: dict[str, Any]) -> dict[str, Any]:
-    """Arguments travel as text, and reach templates as objects."""
-    if "tool_calls" not in message:
-        return message
-    calls = [
-        {"function": {**call["function"], "arguments": msgspec.json.decode(call["function"]["arguments"])}}
-        for call in message["tool_calls"]
-    ]
-    return {**message, "tool_calls": calls}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from prorl.testing.httpd import Response, error_response, json_response
 from prorl.testing.script import Asked, Played
+from prorl.testing.scripted_render import render
 
 if TYPE_CHECKING:
     from prorl.testing.scripted import ScriptedEngine
@@ -51,7 +52,8 @@ class VllmSpeech:
             case "/inference/v1/abort_requests":
                 return error_response(403, "Scale-out endpoints are disabled.")
             case "/tokenize":
-                ids = await engine.voice.encode(body["prompt"])
+                chat = "messages" in body
+                ids = await render(engine, body) if chat else await engine.voice.encode(body["prompt"])
                 return json_response({"count": len(ids), "max_model_len": engine.max_context, "tokens": ids})
             case "/detokenize":
                 return json_response({"prompt": await engine.voice.decode(body["tokens"])})
