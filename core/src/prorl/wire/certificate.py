@@ -12,7 +12,9 @@ import hashlib
 import hmac
 import math
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -35,22 +37,23 @@ class Part(msgspec.Struct, frozen=True):
     versions: Sequence[VersionSpan]
 
 
-def part_of(segment: Segment, start: int, end: int) -> Part:
-    return Part(
-        segment.tokens[start:end],
-        segment.logprobs[start:end],
-        segment.loss_mask[start:end],
-        list(runs_within(segment.versions, start, end)),
-    )
+class Runs:
+    """The version runs of a segment, by place: finding those of a turn does not walk through all of them."""
 
+    def __init__(self, segment: Segment) -> None:
+        self._runs = segment.versions
+        self._starts = list(accumulate((run.count for run in segment.versions), initial=0))
 
-def runs_within(runs: Sequence[VersionSpan], start: int, end: int) -> Iterator[VersionSpan]:
-    """The runs of the tokens ``start`` to ``end``, cut at both ends."""
-    at = 0
-    for run in runs:
-        if (count := min(at + run.count, end) - max(at, start)) > 0:
-            yield VersionSpan(run.version, count)
-        at += run.count
+    def within(self, start: int, end: int) -> list[VersionSpan]:
+        """Those of the tokens ``start`` to ``end``, cut at both ends."""
+        found = []
+        for place in range(max(bisect_right(self._starts, start) - 1, 0), len(self._runs)):
+            run, at = self._runs[place], self._starts[place]
+            if at >= end:
+                break
+            if (count := min(at + run.count, end) - max(at, start)) > 0:
+                found.append(VersionSpan(run.version, count))
+        return found
 
 
 def packed_tokens(tokens: Sequence[int]) -> bytes:
@@ -98,6 +101,7 @@ def chain(trajectory: Trajectory) -> Iterator[bytes]:
     """The links, one per turn. Raises ``ValueError`` at a turn that cannot be hashed."""
     previous = START
     hashes = [(hashlib.sha256(), 0) for _ in trajectory.segments]
+    runs = [Runs(segment) for segment in trajectory.segments]
     for turn in trajectory.turns:
         if not 0 <= turn.segment < len(hashes):
             raise ValueError(f"there is no segment {turn.segment}")
@@ -107,7 +111,12 @@ def chain(trajectory: Trajectory) -> Iterator[bytes]:
             raise ValueError(f"it begins at token {turn.start}, before the end of the turn before it ({length})")
         try:
             hashed.update(packed_tokens(segment.tokens[length : turn.start]))
-            part = part_of(segment, turn.start, turn.end)
+            part = Part(
+                segment.tokens[turn.start : turn.end],
+                segment.logprobs[turn.start : turn.end],
+                segment.loss_mask[turn.start : turn.end],
+                runs[turn.segment].within(turn.start, turn.end),
+            )
             previous = link(previous, turn, segment, hashed.digest(), part)
             hashed.update(packed_tokens(part.tokens))
         except (struct.error, OverflowError, TypeError, RecursionError) as error:

@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-from prorl.wire.certificate import SCHEME, START, chain, runs_within, seal, signature
+from prorl.wire.certificate import SCHEME, START, Runs, chain, seal, signature
 from prorl.wire.results import RolloutResult
 from prorl.wire.trajectory import Certificate, Segment, Trajectory, Turn
 
@@ -188,10 +188,10 @@ def _check_sampled(number: int, segment: Segment, replies: list[Turn]) -> Iterat
     known = [logprob for logprob in segment.logprobs if logprob is not None]
     if not all(map(math.isfinite, known)) or max(known, default=0.0) > 0.0:
         yield Finding(code="bad_logprob", message="a logprob is above 0 or not finite", segment=number)
-    at = 0
+    at, runs = 0, Runs(segment)
     for reply in [*replies, None]:
         start, end = (reply.start, reply.end) if reply is not None else (len(segment.tokens),) * 2
-        rendered, sampled = runs_within(segment.versions, at, start), runs_within(segment.versions, start, end)
+        rendered, sampled = runs.within(at, start), runs.within(start, end)
         if any(run.version for run in rendered) or not all(run.version for run in sampled):
             message = "not exactly the tokens of replies have a policy version"
             yield Finding(code="bad_version", message=message, segment=number)

@@ -21,7 +21,7 @@ from prorl.llm.connect import Connector
 from prorl.llm.scoring import KNOWN, Scores, scores_of
 from prorl.llm.settings import PoolSettings
 from prorl.wire import BackendSpec, RolloutResult, Segment, Trajectory, Turn
-from prorl.wire.certificate import runs_within
+from prorl.wire.certificate import Runs
 from prorl.wire.soundness import Finding
 
 _CUTS = ("top_p", "top_k", "min_p")
@@ -80,7 +80,7 @@ class Rescoring:
         self._sum = 0.0
 
     async def check(self, result: RolloutResult) -> list[Finding]:
-        """Raises ``ModelFault`` when the engine cannot be asked."""
+        """Of a result whose structure is sound. Raises ``ModelFault`` when the engine cannot be asked."""
         trajectory = result.trajectory
         work = [
             self._check_replies(result.job_id, trajectory.segments[number], replies)
@@ -101,14 +101,11 @@ class Rescoring:
     def _replies(self, trajectory: Trajectory) -> dict[int, list[Reply]]:
         """By segment, those that can be compared."""
         chosen: defaultdict[int, list[Reply]] = defaultdict(list)
+        runs = [Runs(segment) for segment in trajectory.segments]
         for number, turn in enumerate(trajectory.turns):
-            if (
-                turn.role != "assistant"
-                or not 0 < turn.start < turn.end
-                or not 0 <= turn.segment < len(trajectory.segments)
-            ):
+            if turn.role != "assistant" or turn.start == turn.end:
                 continue
-            why = self._why_not(trajectory, turn)
+            why = self._why_not(trajectory, turn, runs[turn.segment])
             if why is not None:
                 self.skipped[why] += turn.end - turn.start
                 continue
@@ -117,9 +114,8 @@ class Rescoring:
             chosen[turn.segment].append(Reply(number=number, turn=turn, temperature=temperature))
         return chosen
 
-    def _why_not(self, trajectory: Trajectory, turn: Turn) -> str | None:
-        segment = trajectory.segments[turn.segment]
-        versions = [run.version for run in runs_within(segment.versions, turn.start, turn.end)]
+    def _why_not(self, trajectory: Trajectory, turn: Turn, runs: Runs) -> str | None:
+        versions = [run.version for run in runs.within(turn.start, turn.end)]
         if not trajectory.trainable:
             return "not from an engine that reports tokens"
         if len(set(versions)) > 1:
