@@ -13,7 +13,6 @@ import pytest
 
 from prorl.api import AgentHandler, Capture, HandlerRecord, Job
 from prorl.testing.lab import Lab
-from prorl.testing.script import Policy
 from prorl.wire import RolloutResult
 
 
@@ -93,37 +92,47 @@ def house() -> Iterator[Callable[..., Any]]:
     """``with house(policy) as house, house.job() as job``."""
 
     @contextmanager
-    def open_house(policy: Any, **more: Any) -> Iterator[House]:
+    def open_house(policy: Any, *, max_context: int = 8192, **more: Any) -> Iterator[House]:
         handler = Ajar()
         record = HandlerRecord(name="ajar", factory=lambda: handler, summary="keeps its door open")
-        with Lab(policy, handlers=[record], **more) as lab:
+        lab = Lab(policy, handlers=[record], **more)
+        lab.engine.max_context = max_context
+        with lab:
             yield House(lab, handler)
 
     return open_house
 
 
-def tool_call(name: str, arguments: str) -> str:
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
-
-
 @pytest.fixture
-def exact() -> Callable[..., None]:
-    """What must hold of every trajectory, whatever the agent did: each id list that the engine was sent is a prefix of
-    exactly one segment up to a reply, and each reply's tokens have mask 1 once."""
+def exact_segments() -> Callable[[RolloutResult], None]:
+    """What must hold of every trajectory, whatever the agent did: mask 1 is where a reply was sampled, once; a branch
+    begins with its parent's tokens, as context."""
 
-    def check(house: House, result: RolloutResult) -> None:
+    def check(result: RolloutResult) -> None:
         segments = result.trajectory.segments
         replies = [turn for turn in result.trajectory.turns if turn.role == "assistant"]
-        sent = sorted(tuple(request.prompt_ids) for request in house.engine.requests)
-        assert sent == sorted(tuple(segments[turn.segment].tokens[: turn.start]) for turn in replies)
+        assert replies
         for number, segment in enumerate(segments):
             own = [turn for turn in replies if turn.segment == number]
-            sampled = {at for turn in own for at in range(turn.start, turn.end)}
+            sampled = [at for turn in own for at in range(turn.start, turn.end)]
             assert [at for at, mask in enumerate(segment.loss_mask) if mask] == sorted(sampled)
+            assert [at for at, logprob in enumerate(segment.logprobs) if logprob is not None] == sorted(sampled)
             if segment.parent is not None:
                 assert segment.tokens[: segment.shared] == segments[segment.parent].tokens[: segment.shared]
+                assert not any(segment.loss_mask[: segment.shared])
 
     return check
 
 
-__all__ = ["Policy", "tool_call"]
+@pytest.fixture
+def exact(exact_segments: Callable[[RolloutResult], None]) -> Callable[..., None]:
+    """Beyond that, every list of ids that the engine was sent is what stands before one reply, and every reply is what
+    the engine played after it."""
+
+    def check(house: Any, result: RolloutResult) -> None:
+        exact_segments(result)
+        replies = [turn for turn in result.trajectory.turns if turn.role == "assistant"]
+        sent = sorted(request.prompt_ids for request in house.engine.requests)
+        assert sent == sorted(result.trajectory.input_ids(turn) for turn in replies)
+
+    return check
