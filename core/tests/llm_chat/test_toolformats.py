@@ -1,14 +1,16 @@
 """Tool calls are parsed, never evaluated; what is wrong with one becomes a text that the model can act on."""
 
 import json
+from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prorl.api import ToolSchema
-from prorl.llm.toolformats import HermesFormat
+from prorl.api import TaskFault, ToolSchema
+from prorl.llm.template import ChatTemplate
+from prorl.llm.toolformats import HermesFormat, choose, formats
 
 PARSE = HermesFormat().parse
 CALL = '<tool_call>\n{"name": "run", "arguments": {"code": "1+1"}}\n</tool_call>'
@@ -159,3 +161,43 @@ def test_description_teaches_what_is_parsed():
     assert HermesFormat().matches(text)
     signature = json.loads(text.split("<tools>\n")[1].split("\n</tools>")[0])
     assert signature["function"]["parameters"] == tool.parameters
+
+
+TEMPLATES = Path(__file__).parent / "templates"
+LLAMA_3_2 = (
+    "{% if tools %}If you decide to invoke any of the function(s), you MUST put it in the format of "
+    "[func_name1(params_name1=params_value1, params_name2=params_value2...), func_name2(params)]{{ tools | tojson }}"
+    "{% endif %}{{ messages[0].content }}"
+)
+LLAMA_TAGS = (
+    "{% for tool in tools %}Use the function '{{ tool.function.name }}'{{ tool.function | tojson }}{% endfor %}"
+    '<function=example_function_name>{"example_name": "example_value"}</function>{{ messages[0].content }}'
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("qwen2.5", "hermes"),
+        ("qwen3", "hermes"),
+        ("qwen3-2507-thinking", "hermes"),
+        ("qwen3-coder", "qwen3-coder"),
+        ("llama3.1", "llama-json"),
+        ("smollm2", "hermes"),  # knows no tools: the default
+        (LLAMA_3_2, "pythonic"),
+        (LLAMA_TAGS, "function-tag"),
+        ("{{ raise_exception('no') }}", "hermes"),
+    ],
+)
+def test_the_format_is_what_the_template_teaches(template, name):
+    source = template if "{" in template else (TEMPLATES / f"{template}.jinja").read_text()
+    chosen = choose(None, ChatTemplate(source, variables={"bos_token": "<s>", "eos_token": "</s>"}))
+    assert chosen.name == name
+
+
+def test_a_format_by_name_wins_over_the_template():
+    template = ChatTemplate((TEMPLATES / "qwen3.jinja").read_text())
+    assert [choose(name, template).name for name in formats()] == list(formats())
+    with pytest.raises(TaskFault, match="no tool format 'qwen3_coder'; the formats are function-tag, hermes") as caught:
+        choose("qwen3_coder", template)
+    assert caught.value.code == "rendering"
