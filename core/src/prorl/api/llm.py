@@ -194,9 +194,15 @@ class Chat(Protocol):
         """
         ...
 
-    def fork(self, turns: int | None = None) -> Chat:
-        """Another chat that shares the first ``turns`` turns of this one's stream (``None``: all of it) and goes on
-        in a segment of its own, of origin ``branch``. Turns count prompt, replies and observations alike."""
+    def bookmark(self) -> Any:
+        """The point where this chat stands, for :meth:`fork`; it stays good when the chat goes on, in new segments
+        too."""
+        ...
+
+    def fork(self, turns: int | None = None, *, at: Any = None) -> Chat:
+        """Another chat that shares the first ``turns`` turns of this one's segment (``None``: all of it), or all up to
+        a bookmark, and goes on in a segment of its own, of origin ``branch``. Turns count prompt, replies and
+        observations alike."""
         ...
 
     def note(self, text: str) -> None: ...

@@ -41,20 +41,26 @@ ENDED = "this job has ended, or takes no more calls"
 
 
 class Line:
-    """A chat and how many turns it has. For one call at a time."""
+    """A chat, and the point where it stands. For one call at a time."""
 
-    def __init__(self, chat: Chat, turns: int = 0) -> None:
+    def __init__(self, chat: Chat) -> None:
         self.chat = chat
-        self.turns = turns
-        self.busy = False
+        self.busy = True
+        self.place: Place | None = None
+
+    def stand(self) -> Place:
+        """Where the chat stands now."""
+        self.place = Place(self, self.chat.bookmark(), time.monotonic())
+        return self.place
 
 
-class Place(msgspec.Struct, frozen=True):
-    """A point of a stream: ``line`` after its first ``turns`` turns. ``since``: when it was reached (monotonic)."""
+class Place:
+    """A point of a stream. ``since``: when it was reached (monotonic)."""
 
-    line: Line
-    turns: int
-    since: float
+    def __init__(self, line: Line, mark: Any, since: float) -> None:
+        self.line = line
+        self.mark = mark
+        self.since = since
 
 
 class Sample:
@@ -235,7 +241,7 @@ class Door:
                 before = line.chat.tokens
                 limit = min(asked.max_tokens or self._max_tokens, self._max_tokens)
                 reply = await line.chat.reply(max_tokens=limit)
-                line.turns += 1
+                place = line.stand()
             finally:
                 line.busy = False
         except ContextOverflow:
@@ -250,7 +256,7 @@ class Door:
         self.fault = None
         answer = self._answer(reply, asked, before)
         message = Heard(role="assistant", text=answer.text, calls=answer.calls)
-        self._trace.say(prompt, message, Place(line, line.turns, time.monotonic()))
+        self._trace.say(prompt, message, place)
         self._answers[answer.id] = (*messages, message)
         return answer
 
@@ -273,18 +279,18 @@ class Door:
             await line.chat.open(new, asked.tools)
         else:
             line = self._take(prompt.after.place)
-            try:
+        try:
+            if prompt.after is not None:
                 await line.chat.observe(new, ms=(time.monotonic() - prompt.after.place.since) * 1000)
-            finally:
-                line.busy = False
-        line.turns += 1
-        return Place(line, line.turns, time.monotonic())
+            return line.stand()
+        finally:
+            line.busy = False
 
     def _take(self, place: Place) -> Line:
         line = place.line
-        if line.busy or line.turns != place.turns:
+        if line.busy or line.place is not place:
             self._counts["branches"] += 1
-            line = Line(line.chat.fork(place.turns), place.turns)
+            line = Line(line.chat.fork(at=place.mark))
         line.busy = True
         return line
 

@@ -88,6 +88,16 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     owed: Owed | None = None
 
 
+class Bookmark(msgspec.Struct, frozen=True):
+    """A point of a stream, also of one that the chat has left since. What it refers to only grows, and is let go of as
+    a whole when a new segment begins."""
+
+    stream: Stream
+    places: list[Place]
+    turns: int
+    messages: list[Message]
+
+
 class ChatSession:
     """Implements :class:`prorl.api.llm.Chat`. For one caller at a time; its forks are chats of their own."""
 
@@ -187,23 +197,31 @@ class ChatSession:
         await self._begin(messages, origin=origin, keep_free=keep_free)
         self._setup.ledger.note(f"segment {self._opened().index} ({origin}, after {stream.index}): {note}".rstrip(": "))
 
-    def fork(self, turns: int | None = None) -> ChatSession:
-        stream = self._opened()
+    def bookmark(self) -> Bookmark:
+        return Bookmark(self._opened(), self._places, len(self._places), self._messages)
+
+    def fork(self, turns: int | None = None, *, at: Bookmark | None = None) -> ChatSession:
+        if at is not None:
+            return self._branch(at)
+        mark = self.bookmark()
         if turns is not None and not 1 <= turns <= len(self._places):
             raise TaskFault(f"this chat has {len(self._places)} turns in its segment, not {turns}", code="chat")
-        kept = self._places if turns is None else self._places[:turns]
-        twin = ChatSession(self._setup, agent=self._agent)
-        twin._tools, twin._renderer, twin._context = self._tools, self._renderer, self._context
-        twin._places, twin._at, twin._noted = list(kept), kept[-1], self._noted
-        twin._messages = self._messages[: kept[-1].messages]
-        twin._stream = self._setup.ledger.branch(stream, kept[-1].length)
-        return twin
+        return self._branch(mark if turns is None else msgspec.structs.replace(mark, turns=turns))
 
     def note(self, text: str) -> None:
         self._setup.ledger.note(text)
 
     def trajectory(self) -> Trajectory:
         return self._setup.ledger.trajectory()
+
+    def _branch(self, at: Bookmark) -> ChatSession:
+        kept = at.places[: at.turns]
+        twin = ChatSession(self._setup, agent=self._agent)
+        twin._tools, twin._renderer, twin._context = self._tools, self._renderer, self._context
+        twin._places, twin._at, twin._noted = kept, kept[-1], self._noted
+        twin._messages = at.messages[: kept[-1].messages]
+        twin._stream = self._setup.ledger.branch(at.stream, kept[-1].length)
+        return twin
 
     async def _rewrites(self, renderer: AnyRenderer, messages: Sequence[Message]) -> bool:
         """Whether the template shows earlier turns in another way now, and the job wants them so."""
