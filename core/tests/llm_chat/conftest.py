@@ -106,12 +106,17 @@ class Kit:
         special = {"bos_token": HEADERS[0]}
         self.tokenizer = LocalTokenizer(encoder.to_str().encode(), source="bytebpe", special_tokens=special)
         self.renderers = RendererCache()
+        self._templates: dict[tuple[str, str], ChatTemplate] = {}
         self._renderers: dict[tuple[str, str], Renderer] = {}
         self.added = {token.content: index for index, token in encoder.get_added_tokens_decoder().items()}
 
     def template(self, name: str, **variables: object) -> ChatTemplate:
-        source = (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
-        return ChatTemplate(source, variables={**self.tokenizer.special_tokens, **variables})
+        key = (name, repr(variables))
+        if key not in self._templates:
+            source = (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
+            template = ChatTemplate(source, variables=self.tokenizer.special_tokens)
+            self._templates[key] = template.switched(variables=variables)
+        return self._templates[key]
 
     async def renderer(self, name: str, **variables: object) -> Renderer:
         key = (name, repr(variables))

@@ -41,6 +41,9 @@ class RendererCache:
         self._renderers: OrderedDict[tuple[str, str, bytes], asyncio.Task[Renderer]] = OrderedDict()
         self._tokenizers: dict[str, FailoverTokenizer] = {}
 
+    def __len__(self) -> int:
+        return len(self._renderers)
+
     async def get(self, backend: RenderedFor, rendering: RenderingParams | None = None) -> Renderer:
         """Raises ``ModelFault`` when the backend's template or tokenizer cannot be used, ``TaskFault`` when the
         template knows nothing of what the job chose."""
