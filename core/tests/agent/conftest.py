@@ -201,4 +201,5 @@ def play():
         )
 
     make.call, make.says, make.Sums = call, says, Sums
+    make.Chat, make.Services = ScriptedChat, Services
     return make

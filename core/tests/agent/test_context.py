@@ -1,9 +1,14 @@
 """A context that fills up: foreseen, then an end with a name, a shorter observation, or a new segment."""
 
+import asyncio
+
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from prorl.agent import AgentSettings, keep_recent
 from prorl.agent.context import LEFT_OUT, length_of, shorten_all
+from prorl.agent.loop import AgentLoop, blank_output
 from prorl.api import ContextOverflow, Message, Observation, TaskFault, ToolSchema
 from prorl.wire.trajectory import ToolCall
 
@@ -237,3 +242,54 @@ def test_shorten_all_is_fair():
     assert lengths[3] == 50
     assert lengths[0] == lengths[2]
     assert sum(lengths) <= 900
+
+
+# --- whatever comes ---
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 400), st.lists(st.integers(0, 3_000), max_size=3)), max_size=30),
+    room=st.integers(100, 1_500),
+    options=st.fixed_dictionaries(
+        {
+            "context": st.sampled_from(["end", "compact"]),
+            "max_compactions": st.integers(0, 5),
+            "min_reply_tokens": st.integers(1, 80),
+            "min_observation_tokens": st.integers(1, 300),
+            "cut_reply": st.sampled_from(["end", "tell"]),
+            "max_turns": st.integers(1, 20),
+            "reminder": st.sampled_from(["", "Go on."]),
+        }
+    ),
+)
+def test_no_rollout_outgrows_its_context(play, steps, room, options):
+    """Any sizes of replies and observations: it ends, for a reason that has a name, within its context."""
+
+    class Sized(play.Chat):
+        """Its replies take what room there is."""
+
+        async def reply(self, *, max_tokens=None):
+            assert self.room >= 1
+            if self.script and (left := self.room - 1) < len(self.script[0].text):
+                self.script[0] = play.says(self.script[0].text[:left], finish="length")
+            step = await super().reply(max_tokens=max_tokens) if self.script else play.says("")
+            assert self.tokens <= self.context
+            return step
+
+        async def observe(self, messages, *, ms=0.0, keep_free=1):
+            await super().observe(messages, ms=ms, keep_free=keep_free)
+            assert self.tokens + keep_free <= self.context
+
+    script = [play.says("a" * text, *(play.call("long", n=n) for n in sizes)) for text, sizes in steps]
+    services = play.Services(Sized(script, context=room), [Long()])
+    output = blank_output()
+    loop = AgentLoop(services, [Long()], AgentSettings(**options), None, output)
+    try:
+        asyncio.run(loop.run([USER]))
+    except ContextOverflow:
+        assert room - 11 < options["min_reply_tokens"]
+        return
+    assert output["ended"] in ("answer", "length", "context", "max_turns")
+    assert output["turns"] <= options["max_turns"]
+    assert output["compactions"] <= (options["max_compactions"] if options["context"] == "compact" else 0)

@@ -9,6 +9,7 @@ from prorl.agent import AgentSettings, ToolAgentHandler, run_agent
 from prorl.api import HandlerRecord, Message, Observation, ToolSchema
 from prorl.llm.toolformats import formats
 from prorl.testing.lab import Lab
+from prorl.wire.soundness import check_result
 from prorl.wire.trajectory import ToolCall
 
 FORMATS = formats()
@@ -52,18 +53,9 @@ def lab(policy, handler, **options):
 
 
 def check_tokens(result):
-    """Every segment holds what was sampled in it, at its place."""
-    trajectory = result.trajectory
-    assert trajectory.trainable
-    for index, segment in enumerate(trajectory.segments):
-        assert len(segment.tokens) == len(segment.logprobs) == len(segment.loss_mask)
-        sampled = {
-            i
-            for turn in trajectory.turns
-            if turn.segment == index and turn.role == "assistant"
-            for i in range(turn.start, turn.end)
-        }
-        assert {i for i, mask in enumerate(segment.loss_mask) if mask} == sampled
+    """What every trajectory must be, by the checks that trainers run."""
+    assert result.trajectory.trainable
+    assert check_result(result) == []
 
 
 def test_a_full_context_ends_with_a_name_and_stays_a_sample():
@@ -189,6 +181,50 @@ def test_a_sub_agent_that_cannot_be(arguments, code):
         result = server.rollout({}, domain="it")
     assert result.error is not None
     assert (result.error.kind, result.error.code) == ("task", code)
+
+
+@pytest.mark.parametrize("start", ["I say much: ", "<think>\nI think much: ", written("fetch", words=1)[:30]])
+def test_a_reply_that_was_cut_is_told_of_and_the_rollout_goes_on(start):
+    replies = [start + "much " * 200, written("finish", message="known")]
+    with lab(replies, Reads) as server:
+        told = server.rollout({}, domain="it", settings={"max_reply_tokens": 300, "cut_reply": "tell"})
+        ended = server.rollout({}, domain="it", settings={"max_reply_tokens": 300})
+    assert (told.reward, told.metrics["ended"], told.metrics["cut_replies"]) == (1.0, "finish", 1)
+    assert [turn.finish_reason for turn in told.trajectory.turns] == [None, "length", None, "stop"]
+    assert "cut off after 300 tokens" in told.trajectory.turns[2].text
+    assert (ended.reward, ended.metrics["ended"], ended.metrics["turns"]) == (0.0, "length", 1)
+    check_tokens(told)
+    check_tokens(ended)
+
+
+def test_a_tool_made_for_the_job_has_a_sandbox_started():
+    class Asks(Fetch):
+        needs_sandbox = True
+
+        async def call(self, arguments, context):
+            done = await context.sandbox.act("bash", {"command": "echo from inside"}, timeout=30)
+            return Observation(text=done.output)
+
+    class Inside(Reads):
+        def more_tools(self, job):
+            return [Asks()]
+
+    with lab([written("fetch", words=1), written("finish", message="known")], Inside) as server:
+        result = server.rollout({}, domain="it")
+    assert result.error is None
+    assert "from inside" in result.trajectory.turns[2].text
+
+
+def test_tools_that_cannot_be_made_are_the_tasks_fault():
+    class Broken(Reads):
+        def more_tools(self, job):
+            raise KeyError("oops")
+
+    with lab([], Broken) as server:
+        result = server.rollout({}, domain="it")
+    assert result.error is not None
+    assert result.error.kind == "task"
+    assert "the task's tools cannot be made: KeyError: 'oops'" in result.error.message
 
 
 @pytest.mark.parametrize("name", FORMATS)

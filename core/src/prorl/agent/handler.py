@@ -89,7 +89,8 @@ class ToolAgentHandler(AgentHandler):
         return {}
 
     def more_tools(self, job: Job) -> list[Tool]:
-        """Tools made for this one job, beside those by name: one that asks a sub-agent, for instance.
+        """Tools made for this one job, beside those by name: one that asks a sub-agent, for instance. Called in INIT,
+        to see whether they need a sandbox, and again in RUN.
 
         ::
 
@@ -150,12 +151,11 @@ class ToolAgentHandler(AgentHandler):
         settings = self.settings_of(job)
         output = blank_output()
         job.run_output = cast("Output", output)
-        tools = [*self._tools(job, settings), *self.more_tools(job)]
 
         async def compact(messages: Sequence[Message], chars: int) -> list[Message]:
             return await self._compacted(job, messages, chars)
 
-        loop = AgentLoop(job.services, tools, settings, job.runtime, output, compact=compact)
+        loop = AgentLoop(job.services, self._tools(job, settings), settings, job.runtime, output, compact=compact)
         try:
             await loop.run(job.config["messages"])
         except ContextOverflow as error:
@@ -188,9 +188,11 @@ class ToolAgentHandler(AgentHandler):
 
     def _tools(self, job: Job, settings: AgentSettings) -> list[Tool]:
         try:
-            return job.services.tools(self.tools if settings.tools is None else settings.tools)
+            by_name = job.services.tools(self.tools if settings.tools is None else settings.tools)
         except ConfigError as error:
             raise TaskFault(str(error), code="unknown_tool") from error
+        with boundary(TaskFault, "the task's tools cannot be made"):
+            return [*by_name, *self.more_tools(job)]
 
     def _with_system_prompt(self, messages: list[Message], settings: AgentSettings) -> list[Message]:
         """The settings' prompt replaces any other; the domain's own gives way to one that the row brings."""

@@ -125,7 +125,12 @@ class AgentLoop:
 
     async def _take_turns(self) -> Ended:
         while True:
-            reply = await self._reply()
+            try:
+                reply = await self._reply()
+            except ContextOverflow as full:  # another engine took over, with a smaller context
+                if not await self._begin_anew(self._chat.messages, str(full)):
+                    raise
+                continue
             last = self.output["turns"] >= self._settings.max_turns
             if reply.finish == "length":
                 self.output["cut_replies"] += 1

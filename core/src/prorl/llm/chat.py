@@ -387,7 +387,7 @@ class ChatSession:
 
     def _tell(self, kind: str, **data: Any) -> None:
         if self._setup.emit is not None:
-            self._setup.emit(kind, **data)
+            self._setup.emit(kind, **data, **({"agent": self._agent} if self._agent else {}))
 
 
 async def _source(backend: RenderedFor, renderer: AnyRenderer) -> Source:
