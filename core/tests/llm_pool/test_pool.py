@@ -411,7 +411,9 @@ async def test_close_ends_calls_and_waiters(pool, engine, clock, eventually):
 
 async def test_what_cannot_be_registered(pool, engine):
     one = engine()
-    with pytest.raises(ConfigError, match=r"unknown dialect 'v11m'; known: llamacpp, nemo-rl, openai-chat, sglang, vllm"):
+    with pytest.raises(
+        ConfigError, match=r"unknown dialect 'v11m'; known: llamacpp, nemo-rl, openai-chat, sglang, vllm"
+    ):
         await pool.add(BackendSpec(url=one.url, dialect="v11m"))
     with pytest.raises(ConfigError, match=r"does not serve the model 'other'; it serves: scripted"):
         await pool.add(BackendSpec(url=one.url, model="other"))
