@@ -4,6 +4,7 @@ from prorl.client.blocking import BlockingClient
 from prorl.client.client import DEFAULT_URL, RolloutClient
 from prorl.client.collector import GroupCollector
 from prorl.client.errors import BadAddress, ClientError, NotARolloutServer, ServerUnreachable, ServiceError
+from prorl.client.fleet import Fleet, FleetMember, FleetSettings
 from prorl.client.groups import Attempt, Group, Prompt, rewards_differ
 from prorl.client.roster import Batch, CollectorSettings, Stalled
 
@@ -15,6 +16,9 @@ __all__ = [
     "BlockingClient",
     "ClientError",
     "CollectorSettings",
+    "Fleet",
+    "FleetMember",
+    "FleetSettings",
     "Group",
     "GroupCollector",
     "NotARolloutServer",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import Self
 
@@ -20,7 +20,7 @@ from prorl.client.errors import ServerUnreachable, ServiceError
 from prorl.client.events import read_events
 from prorl.client.link import Link, Patience
 from prorl.wire.backends import BackendSpec, BackendStatus, ClearRequest, PoolStatus
-from prorl.wire.jobs import CancelRequest, JobRequest, StopRequest
+from prorl.wire.jobs import SERVER_STOPPED, CancelRequest, JobRequest, StopRequest
 from prorl.wire.results import JobEvent, JobView, RolloutResult
 from prorl.wire.service import CancelReply, Health, PluginReport, ServiceStatus, Switched
 
@@ -71,15 +71,20 @@ class RolloutClient:
     # -- rollouts
 
     async def process(self, request: JobRequest) -> RolloutResult:
-        """Run one rollout to its end. Raises ``ServiceError`` (a bad request) or ``ServerUnreachable``."""
+        """Run one rollout to its end. Raises ``ServiceError`` (a bad request) or ``ServerUnreachable``.
+
+        A rollout that ended because the server was stopped is sent again, for ``give_up_s``, to whoever answers there.
+        """
         named = _named(request)
         async with self._link.slots:
             patience = Patience(self._link, self._give_up_s)
             while True:
                 try:
-                    return await self._link.call(
+                    result = await self._link.call(
                         "POST", "/process", RolloutResult, body=named, read_s=self._silence_s(named)
                     )
+                    if not was_stopped(result) or not await patience.allows():
+                        return result
                 except httpx.ReadTimeout as error:
                     if not await self._alive():
                         await patience.spend(error)
@@ -117,7 +122,7 @@ class RolloutClient:
     async def job(self, job_id: str) -> JobView:
         return await self._link.insist("GET", f"/jobs/{job_id}", JobView, give_up_s=self._give_up_s)
 
-    async def events(self, job_id: str, *, after: int = 0) -> AsyncIterator[JobEvent]:
+    async def events(self, job_id: str, *, after: int = 0) -> AsyncGenerator[JobEvent, None]:
         """What happens to a job, from event ``after + 1`` until it has ended; reconnects where it broke off."""
         patience = Patience(self._link, self._give_up_s)
         while True:
@@ -203,6 +208,11 @@ class RolloutClient:
             if error.status != 404 or request is None:
                 raise
             return await self.submit(request)
+
+
+def was_stopped(result: RolloutResult) -> bool:
+    """Whether the rollout ended only because its server did."""
+    return result.error is not None and result.error.code == SERVER_STOPPED
 
 
 def _named(request: JobRequest) -> JobRequest:

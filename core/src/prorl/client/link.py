@@ -174,7 +174,17 @@ class Patience:
             raise ServerUnreachable(self._link.url, str(error) or type(error).__name__, tried_s=tried_s) from error
         if isinstance(error, httpx.TransportError):
             self._link.lost(str(error) or type(error).__name__, give_up_s=self._give_up_s)
-        asked_s = error.retry_after_s or 0.0 if isinstance(error, ServiceError) else 0.0
+        await self._pause(error.retry_after_s or 0.0 if isinstance(error, ServiceError) else 0.0)
+
+    async def allows(self) -> bool:
+        """Sleep before the next try; false when time is up."""
+        if time.monotonic() - self._since >= self._give_up_s:
+            return False
+        await self._pause(0.0)
+        return True
+
+    async def _pause(self, asked_s: float) -> None:
+        left_s = self._give_up_s - (time.monotonic() - self._since)
         pause_s = max(self._pause_s, asked_s) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
-        await asyncio.sleep(min(pause_s, self._give_up_s - tried_s))
+        await asyncio.sleep(max(0.0, min(pause_s, left_s)))
         self._pause_s = min(2.0, self._pause_s * 2)

@@ -70,11 +70,11 @@ class Course:
         record.events.add("job.accepted", {"handler": record.handler.name})
         self._enqueue("init", record)
 
-    def cancel(self, record: JobRecord, reason: str) -> bool:
+    def cancel(self, record: JobRecord, reason: str, *, code: str = "cancelled") -> bool:
         """End a job now, wherever it is; false when it is ending already."""
         if record.ending or record.cancelled is not None:
             return False
-        record.cancelled = JobCancelled(reason, code="cancelled")
+        record.cancelled = JobCancelled(reason, code=code)
         record.events.add("job.cancelled", {"reason": reason})
         if record.ticket is not None and self._pools[record.stage].remove(record.ticket):
             record.ticket = None

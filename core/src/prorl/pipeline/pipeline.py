@@ -32,7 +32,7 @@ from prorl.pipeline.store import FinishedJobs
 from prorl.pipeline.tables import convert_table, overlay
 from prorl.pipeline.watchdog import Watchdog
 from prorl.plugins.registry import Registry
-from prorl.wire.jobs import JobRequest
+from prorl.wire.jobs import SERVER_STOPPED, JobRequest
 from prorl.wire.results import JobEvent, JobState, JobView, RolloutResult
 from prorl.wire.service import CancelReply, ServiceStatus
 
@@ -146,7 +146,7 @@ class Pipeline:
                 return changed
         remaining = list(self._active.values())
         for record in remaining:
-            self._course.cancel(record, "the server was stopped")
+            self._course.cancel(record, "the server was stopped", code=SERVER_STOPPED)
         for record in remaining:
             await record.wait()
         return changed
@@ -158,7 +158,8 @@ class Pipeline:
     # --- jobs ------------------------------------------------------------------------------------------------------
 
     def submit(self, request: JobRequest) -> JobHandle:
-        """Accept a job, or attach to the one that has this ``job_id`` and this body.
+        """Accept a job, or attach to the one that has this ``job_id`` and this body; a job that only ended because the
+        server was stopped is run anew.
 
         Raises :class:`JobConflict`, :class:`NotAccepting`, :class:`NoBackend`, ``UnknownDomain``,
         ``HandlerUnavailable``, :class:`HandlerBroken`, and ``ConfigError`` for settings that the handler has not.
@@ -167,7 +168,9 @@ class Pipeline:
         if request.job_id is not None and (known := self._find(request.job_id)) is not None:
             if known.digest != digest:
                 raise JobConflict(known.id, known.digest)
-            return JobHandle(known, created=False)
+            if not (self._accepting and known.was_stopped):
+                return JobHandle(known, created=False)
+            self._finished.drop(known.id)
         if not self._accepting:
             raise NotAccepting("the server was stopped: POST /start, or ask another one")
         if len(self._active) >= self.settings.max_jobs:

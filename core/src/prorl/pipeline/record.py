@@ -22,7 +22,7 @@ from prorl.pipeline.handlers import BoundHandler
 from prorl.pipeline.queue import Ticket
 from prorl.pipeline.services import Services
 from prorl.pipeline.timer import JobTimer
-from prorl.wire.jobs import JobRequest, StageName
+from prorl.wire.jobs import SERVER_STOPPED, JobRequest, StageName
 from prorl.wire.results import JobState, JobView, RolloutResult, Status, Timing
 
 
@@ -134,6 +134,11 @@ class JobRecord:
         self.body: bytes | None = None
         self.events = EventLog(keep=keep_events)
         self._waiters: list[asyncio.Future[None]] | None = None
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether it ended only because the server did."""
+        return self.ended_at is not None and self.cancelled is not None and self.cancelled.code == SERVER_STOPPED
 
     def now(self) -> float:
         return time.monotonic()

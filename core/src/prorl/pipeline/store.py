@@ -36,6 +36,11 @@ class FinishedJobs:
         self.sweep(now)
         return self._jobs.get(job_id)
 
+    def drop(self, job_id: str) -> None:
+        record = self._jobs.pop(job_id, None)
+        if record is not None:
+            self._size -= len(record.body or b"")
+
     def sweep(self, now: float) -> None:
         while self._jobs:
             oldest = next(iter(self._jobs.values()))

@@ -32,7 +32,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._now += seconds
 
 
-class _Jumping(selectors.DefaultSelector):  # type: ignore[valid-type,misc]  # which class it is differs by platform
+class _Jumping(selectors.DefaultSelector):
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
         self._loop = loop

@@ -21,6 +21,8 @@ JobId = Annotated[
     ),
 ]
 StageName = Literal["init", "run", "eval"]
+# The code of a cancelled job's error when the server ended it because it stopped: nobody gave the job up.
+SERVER_STOPPED = "server_stopped"
 STAGES: tuple[StageName, ...] = ("init", "run", "eval")
 
 

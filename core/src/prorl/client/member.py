@@ -1,0 +1,103 @@
+"""One rollout server of a fleet: whether it lives, what room it has, and whether it holds the LLM servers it should."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+
+from prorl.client.client import RolloutClient
+from prorl.client.dealing import Addresses
+from prorl.client.errors import ClientError, ServiceError
+from prorl.wire.backends import BackendSpec
+from prorl.wire.service import ServiceStatus
+
+log = logging.getLogger("prorl.client")
+
+
+class Member:
+    """``down`` is set while the server is not to be used; ``why`` says why not. ``strays`` are rollouts that were sent
+    here and went on elsewhere: they are cancelled when the server is back."""
+
+    def __init__(self, client: RolloutClient, addresses: Addresses) -> None:
+        self.client = client
+        self.url = client.url
+        self.addresses = addresses
+        self.in_flight = 0
+        self.capacity = 1
+        self.why = "not asked yet"
+        self.down = asyncio.Event()
+        self.down.set()
+        self.wanted: dict[str, BackendSpec] = {}
+        self.strays: set[str] = set()
+        self._syncing = asyncio.Lock()
+
+    @property
+    def alive(self) -> bool:
+        return not self.down.is_set()
+
+    @property
+    def load(self) -> float:
+        return self.in_flight / self.capacity
+
+    @property
+    def has_room(self) -> bool:
+        """A few more than it works on at once, so that it never waits for the next one."""
+        return self.alive and self.in_flight < self.capacity + max(1, self.capacity // 8)
+
+    def lose(self, why: str) -> None:
+        if self.alive:
+            log.warning("%s is set aside: %s", self.url, why)
+        self.why = why
+        self.down.set()
+
+    async def check(self) -> bool:
+        """Ask how it is. Returns whether it has just come (back). Raises ``ClientError`` when it does not answer."""
+        status = await self.client.status()
+        self.capacity = max(1, status.stages["run"].workers) if "run" in status.stages else 1
+        if not status.accepting:
+            self.lose("it takes no jobs: POST /start")
+            return False
+        back = not self.alive
+        if back or self._differs(status):
+            await self.sync(status)
+        if back and self.strays:
+            with contextlib.suppress(ServiceError):  # it was restarted and knows none of them
+                await self.client.cancel(job_ids=tuple(self.strays))
+            self.strays.clear()
+        self.down.clear()
+        return back
+
+    async def sync(self, status: ServiceStatus | None = None) -> None:
+        """Make the server's LLM servers those that it was dealt, under the versions they carry."""
+        async with self._syncing:
+            status = status or await self.client.status()
+            has = {backend.url: backend.policy_version for backend in status.pool.backends}
+            if surplus := [url for url in has if url not in self.wanted]:
+                await self.client.clear_llm_server(*surplus)
+            for url, spec in self.wanted.items():
+                if has.get(url) != spec.policy_version:
+                    await self.client.add_llm_server(spec)
+
+    def _differs(self, status: ServiceStatus) -> bool:
+        return {b.url: b.policy_version for b in status.pool.backends} != versions(self.wanted)
+
+    async def watch(self, every_s: float, strikes: int, *, on_change: asyncio.Event) -> None:
+        """Ask again and again; ``strikes`` silent times in a row set it aside."""
+        missed = 0
+        while True:
+            try:
+                if await self.check():
+                    log.info("%s is in use", self.url)
+                missed = 0
+            except ClientError as error:
+                missed += 1
+                if missed >= strikes or not self.alive:
+                    self.lose(str(error))
+            on_change.set()
+            await asyncio.sleep(every_s)
+
+
+def versions(specs: Mapping[str, BackendSpec]) -> dict[str, str | None]:
+    return {url: spec.policy_version for url, spec in specs.items()}
