@@ -16,16 +16,14 @@ import msgspec
 from prorl.api.errors import ContextOverflow, ModelFault, TaskFault
 from prorl.api.llm import Conversation, Generation, Message, Reply, ToolSchema
 from prorl.llm.history import KEPT, REWRITTEN, joined
-from prorl.llm.ledger import Ledger, RenderedRole, Source, Stream
-from prorl.llm.renderers import RenderedFor, RendererCache, tokenizer_of
-from prorl.llm.rendering import Renderer
-from prorl.llm.textual import Owed, TextRenderer
+from prorl.llm.ledger import Ledger, RenderedRole, Stream
+from prorl.llm.renderers import AnyRenderer, RenderedFor, RendererCache, source_of
+from prorl.llm.textual import Owed
 from prorl.wire.rendering import RenderingParams
 from prorl.wire.sampling import SamplingParams
 from prorl.wire.trajectory import SegmentOrigin, Trajectory
 
 T = TypeVar("T")
-AnyRenderer = Renderer | TextRenderer
 _ATTEMPTS = 4
 
 
@@ -252,7 +250,7 @@ class ChatSession:
         self._stream = self._setup.ledger.open(
             rendered.ids if owed is None else None,
             text=rendered.text,
-            source=await _source(backend, renderer),
+            source=await source_of(backend, renderer),
             origin=origin,
             parent=self._stream,
             agent=self._agent,
@@ -365,11 +363,7 @@ class ChatSession:
 
     async def _same_renderer(self, backend: RenderedFor) -> AnyRenderer:
         """The conversation's renderer, with this backend's tokenizer at hand; its own one once it is open."""
-        renderer: AnyRenderer
-        if backend.info.takes == "messages":
-            renderer = TextRenderer(self._setup.rendering)
-        else:
-            renderer = await self._setup.renderers.get(backend, self._setup.rendering)
+        renderer = await self._setup.renderers.get(backend, self._setup.rendering)
         if self._renderer is None:
             return renderer
         now, before = renderer.tokenizer.digest, self._renderer.tokenizer.digest
@@ -388,15 +382,3 @@ class ChatSession:
     def _tell(self, kind: str, **data: Any) -> None:
         if self._setup.emit is not None:
             self._setup.emit(kind, **data, **({"agent": self._agent} if self._agent else {}))
-
-
-async def _source(backend: RenderedFor, renderer: AnyRenderer) -> Source:
-    if isinstance(renderer, TextRenderer):
-        return Source(model=backend.info.model)
-    tokenizer = await tokenizer_of(backend)
-    name = getattr(tokenizer, "source", f"{backend.info.dialect}:{backend.info.model}")
-    return Source(
-        model=backend.info.model,
-        tokenizer=f"{name}#{renderer.tokenizer.digest}",
-        template=f"{name}#{renderer.template.digest}",
-    )

@@ -15,13 +15,17 @@ import msgspec
 from prorl.api.errors import ConfigError, ModelFault
 from prorl.api.llm import EngineInfo, Tokenizer
 from prorl.llm.failover import FailoverTokenizer
+from prorl.llm.ledger import Source
 from prorl.llm.rendering import Renderer
 from prorl.llm.template import ChatTemplate
+from prorl.llm.textual import TextRenderer
 from prorl.llm.tokenizers import LocalTokenizer
 from prorl.llm.toolformats import choose
 from prorl.wire.rendering import RenderingParams
 
 _KEPT = 64  # jobs choose variables as they like; the least recently used is made again if it is asked for
+
+AnyRenderer = Renderer | TextRenderer
 
 
 class RenderedFor(Protocol):
@@ -44,10 +48,12 @@ class RendererCache:
     def __len__(self) -> int:
         return len(self._renderers)
 
-    async def get(self, backend: RenderedFor, rendering: RenderingParams | None = None) -> Renderer:
+    async def get(self, backend: RenderedFor, rendering: RenderingParams | None = None) -> AnyRenderer:
         """Raises ``ModelFault`` when the backend's template or tokenizer cannot be used, ``TaskFault`` when the
         template knows nothing of what the job chose."""
         rendering = rendering or RenderingParams()
+        if backend.info.takes == "messages":
+            return TextRenderer(rendering)
         tokenizer = await tokenizer_of(backend)
         source, special = backend.info.chat_template, backend.info.special_tokens
         if isinstance(tokenizer, LocalTokenizer):
@@ -68,6 +74,19 @@ class RendererCache:
         while len(self._renderers) > _KEPT:
             self._renderers.popitem(last=False)
         return await asyncio.shield(task)  # others wait for the same one
+
+
+async def source_of(backend: RenderedFor, renderer: AnyRenderer) -> Source:
+    """Whence the tokens of a segment come, for its trajectory to name."""
+    if isinstance(renderer, TextRenderer):
+        return Source(model=backend.info.model)
+    tokenizer = await tokenizer_of(backend)
+    name = getattr(tokenizer, "source", f"{backend.info.dialect}:{backend.info.model}")
+    return Source(
+        model=backend.info.model,
+        tokenizer=f"{name}#{renderer.tokenizer.digest}",
+        template=f"{name}#{renderer.template.digest}",
+    )
 
 
 async def tokenizer_of(backend: RenderedFor) -> Tokenizer:
