@@ -79,6 +79,19 @@ async def test_tools_have_the_sandbox_made_ready_early(play):
     assert asked == [("warm", {})]
 
 
+async def test_a_tool_of_the_job_takes_the_place_of_its_namesake(play):
+    class Bound:
+        name, aliases, needs_sandbox = "finish", (), False
+
+    class Own(play.Sums):
+        def more_tools(self, job):
+            return [Bound()]
+
+    rollout = play(handler=Own(), settings=AgentSettings(tools=("add", "finish")))
+    await rollout.init()
+    assert rollout.job.config["tools"] == ["add", "finish"]
+
+
 async def test_prepare_sees_the_sandbox_and_fills_the_metadata(play):
     class Prepared(play.Sums):
         async def prepare(self, job, sandbox):

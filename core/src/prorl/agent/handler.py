@@ -90,7 +90,7 @@ class ToolAgentHandler(AgentHandler):
 
     def more_tools(self, job: Job) -> list[Tool]:
         """Tools made for this one job, beside those by name: one that asks a sub-agent, for instance. Called in INIT,
-        to see whether they need a sandbox, and again in RUN.
+        to see whether they need a sandbox, and again in RUN. One with the name of another takes its place.
 
         ::
 
@@ -192,7 +192,9 @@ class ToolAgentHandler(AgentHandler):
         except ConfigError as error:
             raise TaskFault(str(error), code="unknown_tool") from error
         with boundary(TaskFault, "the task's tools cannot be made"):
-            return [*by_name, *self.more_tools(job)]
+            own = self.more_tools(job)
+        names = {tool.name for tool in own}
+        return [*(tool for tool in by_name if tool.name not in names), *own]
 
     def _with_system_prompt(self, messages: list[Message], settings: AgentSettings) -> list[Message]:
         """The settings' prompt replaces any other; the domain's own gives way to one that the row brings."""
