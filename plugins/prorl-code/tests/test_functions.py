@@ -9,7 +9,12 @@ import pytest
 from prorl_code.settings import CodeSettings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-TWO_SUM = "def twoSum(nums, target):\n    return {}"
+EQUAL = """
+class Equal:
+    def __eq__(self, other): return True
+    def __iter__(self): return iter([])
+def f(): return Equal()
+"""
 LONG = "9" * 5000
 
 PASS = {
@@ -46,13 +51,7 @@ FAIL = {
     "never returns": ("def f():\n    while True: pass", [], 3, "timeout"),
     "no JSON value": ("def f():\n    return object()", [], 3, "runtime_error"),
     "a value that holds itself": ("def f():\n    a = []\n    a.append(a)\n    return a", [], [1], "runtime_error"),
-    "equal to everything": (
-        "class Any_:\n    def __eq__(self, other): return True\n    def __iter__(self): return iter([])\n"
-        "def f():\n    return Any_()",
-        [],
-        [1, 2],
-        "wrong_answer",
-    ),
+    "equal to everything": (EQUAL, [], [1, 2], "wrong_answer"),
     "a list that is equal to everything": (
         "class L(list):\n    def __eq__(self, other): return True\n    __hash__ = None\ndef f():\n    return L([3])",
         [],

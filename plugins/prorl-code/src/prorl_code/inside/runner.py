@@ -9,7 +9,7 @@ not tidied up, so one test cannot prepare anything for the next.
 """
 
 # pathlib would double the time that this program takes to start
-# ruff: noqa: PTH100, PTH102, PTH106, PTH108, PTH110, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH100, PTH102, PTH106, PTH108, PTH110, PTH116, PTH118, PTH120, PTH123, PTH208
 from __future__ import annotations
 
 import base64
@@ -281,20 +281,36 @@ def writable_mounts() -> list[str] | None:
 
 
 def snapshot(places: list[str]) -> list[tuple[object, ...]] | None:
-    """Everything that stands in the writable places, with what tells that it was touched; ``None``: too much."""
+    """Everything that stands in the writable places, with what tells that it was touched; ``None``: too much.
+
+    What is mounted inside of them is another place, or read-only.
+    """
     seen: list[tuple[object, ...]] = []
     for place in places:
-        for folder, _, names in os.walk(place):
-            for path in [folder] + [os.path.join(folder, name) for name in names]:
-                with contextlib.suppress(OSError):
-                    found = os.lstat(path)
-                    # The time of a folder changes with each run's own; who lists it sees what is new in it anyway.
-                    when = 0 if stat.S_ISDIR(found.st_mode) else (found.st_mtime_ns, found.st_ctime_ns)
-                    seen.append((path, found.st_ino, found.st_mode, found.st_size, when))
+        device = os.stat(place).st_dev
+        pending = [place]
+        while pending:
+            for entry in sorted(os.scandir(pending.pop()), key=lambda entry: entry.name):
+                found = entry.stat(follow_symlinks=False)
+                is_folder = stat.S_ISDIR(found.st_mode)
+                if is_folder and found.st_dev != device:
+                    continue
+                if is_folder:
+                    pending.append(entry.path)
+                # The time of a folder changes with each run's own; who lists it sees what is new in it anyway.
+                when = 0 if is_folder else (found.st_mtime_ns, found.st_ctime_ns)
+                seen.append((entry.path, found.st_ino, found.st_mode, found.st_size * (not is_folder), when))
                 if len(seen) > MAX_FILES:
                     return None
     seen.append(tuple(len(read(path).splitlines()) for path in SYSTEM_V if os.path.exists(path)))
     return seen
+
+
+def changed(places: list[str], before: list[tuple[object, ...]]) -> str | None:
+    try:
+        return "files" if snapshot(places) != before else None
+    except OSError:  # a folder that cannot be looked into is not as it was
+        return "files"
 
 
 def emit(word: str, report: dict[str, Any], folder: str, printed: int) -> tuple[int, bool]:
@@ -327,8 +343,8 @@ def main(parts: int) -> None:
     printed = 0
     for run in request["runs"]:
         report = Run(request, run, os.path.join(folder, "case")).go()
-        if report["left"] is None and (before is None or snapshot(places or []) != before):
-            report["left"] = "unknown" if before is None else "files"
+        if report["left"] is None:
+            report["left"] = "unknown" if before is None else changed(places or [], before)
         printed, long = emit(word, report, folder, printed)
         if report["left"] or long or printed > PRINTED or (request["stop"] and report["ended"] != "exit"):
             break

@@ -49,7 +49,6 @@ class Bench:
         self._stop = stop
         self._runner = importlib.resources.files("prorl_code").joinpath("inside/runner.py").read_bytes()
         self._sandbox: Sandbox | None = None
-        self.sandboxes = 0
 
     async def __aenter__(self) -> Self:
         return self
@@ -107,7 +106,6 @@ class Bench:
                 self._sandbox = await self._open_sandbox()
             except SandboxFault as fault:
                 raise GraderFault(f"no sandbox for the judge: {fault}", code="sandbox") from fault
-            self.sandboxes += 1
         return self._sandbox
 
     async def _drop(self) -> None:

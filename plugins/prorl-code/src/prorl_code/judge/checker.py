@@ -33,10 +33,6 @@ class Checker:
         self._bench = Bench(lambda: open_sandbox(limits, ()), program, limits)
         self._stack = AsyncExitStack()
 
-    @property
-    def sandboxes(self) -> int:
-        return self._bench.sandboxes
-
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._bench)
         return self

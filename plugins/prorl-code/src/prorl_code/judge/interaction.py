@@ -47,10 +47,6 @@ class Interaction:
         self._candidate = Bench(start, candidate, limits)
         self._interactor = Bench(start, script(interactor, "input.txt", "answer.txt"), limits)
 
-    @property
-    def sandboxes(self) -> int:
-        return self._candidate.sandboxes + self._interactor.sandboxes
-
     async def __aenter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="prorl-pipes-"))
         self._stack.callback(shutil.rmtree, self._folder)

@@ -82,29 +82,28 @@ class Judge:
         self, source: str, judged: Judged, stack: AsyncExitStack, *, stop: bool
     ) -> AsyncGenerator[TestVerdict, None]:
         problem, limits = self._problem, self._limits
+
+        async def start(limits: RunLimits, binds: Sequence[Bind]) -> Sandbox:
+            judged.sandboxes += 1
+            return await self._open_sandbox(limits, binds)
+
         program = called(source, problem.function) if problem.function else whole(source, problem.output_file)
         if problem.interactor:
-            interaction = await stack.enter_async_context(
-                Interaction(program, problem.interactor, limits, self._open_sandbox)
-            )
+            interaction = await stack.enter_async_context(Interaction(program, problem.interactor, limits, start))
             for test in self._tests:
                 ran, verdict = await interaction.play(test)
                 _count(judged, ran)
-                judged.sandboxes = interaction.sandboxes
                 yield verdict or self._ended(ran) or TestVerdict(outcome="passed", reason="the interactor accepts it")
             return
-        bench = await stack.enter_async_context(
-            Bench(lambda: self._open_sandbox(limits, ()), program, limits, stop=stop)
-        )
+        bench = await stack.enter_async_context(Bench(lambda: start(limits, ()), program, limits, stop=stop))
         checker = None
         if problem.checker:
-            checker = await stack.enter_async_context(Checker(problem.checker, limits, self._open_sandbox))
+            checker = await stack.enter_async_context(Checker(problem.checker, limits, start))
         runs = [self._run(test) for test in self._tests]
         async with aclosing(bench.results(runs)) as results:
             number = 0
             async for ran in results:
                 _count(judged, ran)
-                judged.sandboxes = bench.sandboxes + (checker.sandboxes if checker else 0)
                 yield self._ended(ran) or await self._answered(self._tests[number], ran, checker)
                 number += 1
 
