@@ -83,6 +83,7 @@ def doors(payload):
         "read": lambda: Path(__file__).read_text(),
         "import": lambda: importlib.import_module("wave"),
         "module": lambda: importlib.import_module("grader_made_here"),
+        "template": template,
         "regex": lambda: re.compile("a+b"),
     }
     try:
@@ -90,3 +91,7 @@ def doors(payload):
     except PermissionError as error:
         return {"refused": str(error)}
     return {"refused": None}
+
+
+def template():
+    exec("y = 1")

@@ -36,3 +36,13 @@ async def test_what_it_raises_is_told_with_its_lines(pools):
         with pytest.raises(Exception, match="on purpose") as caught:
             await pool.grade({"do": "raise"}, LONG)
     assert any("grader_samples.py" in note for note in caught.value.__notes__)
+
+
+async def test_a_named_function_may_fill_in_its_templates(pools):
+    async with pools(
+        "grader_samples:doors", size=1, confined=True, may_compile=["grader_samples:template", "x:y"]
+    ) as pool:
+        assert await pool.grade({"do": "template"}, LONG) == {"refused": None}
+        assert (await pool.grade({"do": "eval"}, LONG))["refused"]
+    with pytest.raises(ValueError, match="confined"):
+        pools("grader_samples:doors", may_compile=["x:y"])

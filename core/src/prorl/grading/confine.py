@@ -3,7 +3,8 @@
 An audit hook, which nothing can take away again, refuses what a grader of texts has no business with: compiling text
 into code, starting processes, writing files, opening sockets, loading libraries. Should a parser ever lead a model's
 words into ``eval``, the call ends in :class:`PermissionError` instead. Modules may still be imported, and may do at
-import what they always do. It guards against accidents of trusted code, and is no sandbox for hostile code.
+import what they always do; functions that make code from fixed templates can be named as exceptions. It
+guards against accidents of trusted code, and is no sandbox for hostile code.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
@@ -42,16 +44,21 @@ CLOSED = frozenset({
 })  # fmt: skip
 
 
-def confine() -> None:
-    """Close the doors of this process, for good."""
+def confine(may_compile: Iterable[str] = ()) -> None:
+    """Close the doors of this process, for good. ``may_compile``: functions (``"module:name"``) that may compile."""
     sys.dont_write_bytecode = True
-    sys.addaudithook(_guard)
+    exceptions = frozenset(may_compile)
 
+    def guard(event: str, arguments: tuple[Any, ...]) -> None:
+        if not (event in CLOSED or event == "compile" or (event == "open" and _writes(arguments[2]))):
+            return
+        frame = sys._getframe(1)  # noqa: SLF001 - inspect is too slow for a hook
+        if event == "compile" and f"{frame.f_globals.get('__name__')}:{frame.f_code.co_name}" in exceptions:
+            return
+        if not _is_trusted(frame):
+            raise PermissionError(f"a confined grader may not do this: {event}")
 
-def _guard(event: str, arguments: tuple[Any, ...]) -> None:
-    forbidden = event in CLOSED or event == "compile" or (event == "open" and _writes(arguments[2]))
-    if forbidden and not _is_trusted(sys._getframe(1)):  # noqa: SLF001 - inspect is too slow for a hook
-        raise PermissionError(f"a confined grader may not do this: {event}")
+    sys.addaudithook(guard)
 
 
 def _writes(flags: object) -> bool:

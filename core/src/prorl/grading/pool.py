@@ -27,6 +27,7 @@ class GraderPool:
     ``memory_mb``: address space of one worker; beyond it the function sees ``MemoryError``.
     ``confined``: the function only computes: evaluating text, writing files, starting processes and opening sockets end
     in ``PermissionError`` (:mod:`prorl.grading.confine`). For everything that parses what a model wrote.
+    ``may_compile``: functions (``"module:name"``) that may compile nevertheless: those that fill in fixed templates.
     ``recycle_after``: calls until a worker is replaced, so that leaks and fragmentation stay bounded.
     ``max_waiting``: calls that may wait for a slot; one more is refused.
     ``start_timeout``: seconds for a worker's imports; they are never charged to a call.
@@ -45,6 +46,7 @@ class GraderPool:
         preload: Sequence[str] = (),
         memory_mb: int = 2048,
         confined: bool = False,
+        may_compile: Sequence[str] = (),
         recycle_after: int = 1000,
         max_waiting: int = 10_000,
         start_timeout: float = 120.0,
@@ -54,7 +56,9 @@ class GraderPool:
         self._target = worker
         self._preload = tuple(preload)
         self._memory_mb = memory_mb
-        self._confined = confined
+        if may_compile and not confined:
+            raise ValueError("may_compile is for a confined grader")
+        self._doors = ["confined", *may_compile] if confined else ["free"]
         self._recycle_after = recycle_after
         self._max_waiting = max_waiting
         self._start_timeout = start_timeout
@@ -122,9 +126,7 @@ class GraderPool:
     async def _start(self, slot: _Slot) -> Worker:
         if self._closed:
             raise GraderFault("the grader pool is closed", code="closed")
-        worker = await Worker.start(
-            self._target, memory_mb=self._memory_mb, confined=self._confined, preload=self._preload
-        )
+        worker = await Worker.start(self._target, memory_mb=self._memory_mb, doors=self._doors, preload=self._preload)
         slot.worker = worker
         try:
             await worker.ready(self._start_timeout)

@@ -73,14 +73,14 @@ class Worker:
         return self._process.pid
 
     @classmethod
-    async def start(cls, target: str, *, memory_mb: int, confined: bool, preload: Sequence[str]) -> Worker:
+    async def start(cls, target: str, *, memory_mb: int, doors: Sequence[str], preload: Sequence[str]) -> Worker:
         """Start the process. It is not ready yet: see :meth:`ready`."""
         ours, theirs = socket.socketpair()
         process = None
         try:
             with theirs:
                 arguments = [target, str(theirs.fileno()), str(os.getpid()), str(memory_mb)]
-                arguments += ["confined" if confined else "free", *preload]
+                arguments += [",".join(doors), *preload]
                 # -P keeps the server's working folder, where a job may have put a sympy.py, off the import path.
                 process = subprocess.Popen(  # noqa: ASYNC220 - a vfork of milliseconds; must be this very thread
                     [sys.executable, "-P", "-m", "prorl.grading.worker", *arguments],

@@ -1,6 +1,6 @@
-"""The worker process: ``python -P -m prorl.grading.worker MODULE:FUNCTION FD PARENT MEMORY_MB HOW [PRELOAD ...]``.
+"""The worker process: ``python -P -m prorl.grading.worker MODULE:FUNCTION FD PARENT MEMORY_MB DOORS [PRELOAD ...]``.
 
-HOW is ``confined`` or ``free``.
+DOORS is ``free``, or ``confined`` and after commas the functions that may compile (:mod:`prorl.grading.confine`).
 
 One function, called once per request frame, in a process that the pool may kill at any moment. Requests and replies
 travel on an inherited socket, never on stdout: nothing that a grader prints is read by anybody, and a reply counts only
@@ -33,7 +33,7 @@ CPU_SLACK_S = 5
 
 
 def main(argv: list[str]) -> int:
-    target, fd, parent, memory_mb, how, *preload = argv
+    target, fd, parent, memory_mb, doors, *preload = argv
     connection = socket.socket(fileno=int(fd))
     connection.set_inheritable(False)  # a grandchild must not be able to answer
     die_with(int(parent))
@@ -46,8 +46,9 @@ def main(argv: list[str]) -> int:
         return 1
     limit(resource.RLIMIT_CORE, 0)
     limit(resource.RLIMIT_AS, int(memory_mb) * 2**20)
+    how, *may_compile = doors.split(",")
     if how == "confined":
-        confine()
+        confine(may_compile)
     send(connection, {"ready": True})
     while (request := receive(connection)) is not None:
         allow_cpu(request["timeout"])
