@@ -7,6 +7,7 @@ from prorl.client.errors import BadAddress, ClientError, NotARolloutServer, Serv
 from prorl.client.fleet import Fleet, FleetMember, FleetSettings
 from prorl.client.groups import Attempt, Group, Prompt, rewards_differ
 from prorl.client.roster import Batch, CollectorSettings, Stalled
+from prorl.client.samples import Padded, Sample, SampleRules, Untrainable, pad, samples_of
 
 __all__ = [
     "DEFAULT_URL",
@@ -22,10 +23,16 @@ __all__ = [
     "Group",
     "GroupCollector",
     "NotARolloutServer",
+    "Padded",
     "Prompt",
     "RolloutClient",
+    "Sample",
+    "SampleRules",
     "ServerUnreachable",
     "ServiceError",
     "Stalled",
+    "Untrainable",
+    "pad",
     "rewards_differ",
+    "samples_of",
 ]

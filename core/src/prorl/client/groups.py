@@ -42,7 +42,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trainable(self) -> bool:
-        return self.result is not None and not self.result.mask_sample
+        result = self.result
+        return result is not None and not result.mask_sample and result.trajectory.trainable
 
     @property
     def trouble(self) -> str:
@@ -52,7 +53,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         if self.result is None:
             return f"lost/{type(self.error).__name__}"
         if self.result.error is None:
-            return "masked"
+            return "masked" if self.result.mask_sample else "without_tokens"
         kind, code = self.result.error.kind, self.result.error.code
         return kind if code is None else f"{kind}/{code}"
 
