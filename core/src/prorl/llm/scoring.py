@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 import httpx
 
 from prorl.api.llm import Dialect, EngineInfo
+from prorl.llm.dialects.sglang_score import SglangScores
 from prorl.llm.dialects.vllm_score import VllmScores
 
 
@@ -30,7 +31,10 @@ class Scores(Protocol):
         ...
 
 
-KNOWN: Mapping[str, Callable[[httpx.AsyncClient, str, str], Scores]] = {"vllm": VllmScores}
+KNOWN: Mapping[str, Callable[[httpx.AsyncClient, str, str], Scores]] = {
+    "vllm": VllmScores,
+    "sglang": SglangScores,
+}
 
 
 def scores_of(dialect: Dialect, info: EngineInfo, client: httpx.AsyncClient, url: str) -> Scores | None:

@@ -14,8 +14,7 @@ import msgspec
 
 from prorl.api.errors import ModelFault
 from prorl.llm.dialects.http import Endpoint
-
-_UNNAMED = "default"  # weights that nobody has named yet
+from prorl.llm.dialects.replies import own_name
 
 
 class _Entry(msgspec.Struct):
@@ -68,7 +67,7 @@ class VllmScores:
 
     async def weights(self) -> str | None:
         known = await self._weights.get_or_none()
-        return None if known is None or known.weight_version == _UNNAMED else known.weight_version
+        return None if known is None else own_name(known.weight_version) or None
 
     def _at(self, place: dict[str, _Entry] | None, token: int, temperature: float) -> float:
         entry = (place or {}).get(str(token))
