@@ -79,7 +79,7 @@ class Run:
         wall = time.monotonic() - began
         left = self._end_all()
         cpu = max(usage.ru_utime + usage.ru_stime, self.cpu_seen)
-        report = {
+        report: dict[str, Any] = {
             "ended": self._how(ended, status, cpu),
             "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status),
             "cpu_s": round(cpu, 4),

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from prorl.api import GraderFault, Sandbox
 from prorl.api.sandbox import Bind
 from prorl_code.judge.bench import Bench
@@ -25,6 +27,7 @@ from prorl_code.judge.verdict import TestVerdict
 from prorl_code.rows import Test
 
 AT = "/run/pipes"
+PATIENCE_S = 10.0
 TO_CANDIDATE, TO_INTERACTOR = f"{AT}/a", f"{AT}/b"
 
 
@@ -44,8 +47,10 @@ class Interaction:
         def start() -> Awaitable[Sandbox]:
             return open_sandbox(limits, (Bind(source=str(self._folder), target=AT),))
 
+        # While both wait for each other, the candidate's time must run out first.
+        patient = msgspec.structs.replace(limits, wall_s=2 * limits.wall_s + PATIENCE_S)
         self._candidate = Bench(start, candidate, limits)
-        self._interactor = Bench(start, script(interactor, "input.txt", "answer.txt"), limits)
+        self._interactor = Bench(start, script(interactor, "input.txt", "answer.txt"), patient)
 
     async def __aenter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="prorl-pipes-"))
@@ -68,9 +73,12 @@ class Interaction:
         given, answer = (text.encode("utf-8", "replace") for text in (test.given, test.expected))
         theirs = Run(pipes={"0": TO_CANDIDATE, "1": TO_INTERACTOR})
         ours = Run(files={"input.txt": given, "answer.txt": answer}, pipes={"0": TO_INTERACTOR, "1": TO_CANDIDATE})
-        async with asyncio.TaskGroup() as group:
-            candidate = group.create_task(self._candidate.one(theirs))
-            interactor = group.create_task(self._interactor.one(ours))
+        try:
+            async with asyncio.TaskGroup() as group:
+                candidate = group.create_task(self._candidate.one(theirs))
+                interactor = group.create_task(self._interactor.one(ours))
+        except ExceptionGroup as faults:
+            raise faults.exceptions[0] from None
         ran, judge = candidate.result(), interactor.result()
         if ran.ended != "exit":
             return ran, None
