@@ -336,6 +336,56 @@ def test_a_seal_that_is_no_hash(trajectory):
     assert codes(check_result(result, key=b"k" * 16)) == ["broken_seal", "wrong_signature"]
 
 
+def changed(value):
+    match value:
+        case None:
+            return ["x", 0.5, 1]
+        case bool():
+            return [not value]
+        case int() | float():
+            return [value + 1, -1, 10**12]
+        case str():
+            return [value + "x", ""]
+        case list():
+            return [value[1:], [*value, *value[-1:]], value[::-1]]
+        case _:
+            return [{**value, "x": 1}, {}]
+
+
+def variants(value, path=()):
+    """``(path, other value)`` for every place of a document."""
+    for other in changed(value):
+        if other != value:
+            yield path, other
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield from variants(value[key], (*path, key))
+
+
+def test_any_change_to_any_place_of_the_document_is_found(trajectory):
+    """Every number, text and list of the JSON, each changed in several ways; what is no trajectory is none."""
+    trajectory.turns[1].tool_calls.append(ToolCall(name="x", arguments={"a": [1, 2.5, None, True], "b": {"c": "d"}}))
+    trajectory.turns[1].sampling = {"temperature": 0.5}
+    trajectory.certificate = certify(trajectory)
+    document = msgspec.json.decode(msgspec.json.encode(trajectory))
+    tried = 0
+    for path, other in variants(document):
+        forged = msgspec.json.decode(msgspec.json.encode(document))
+        place = forged
+        for key in path[:-1]:
+            place = place[key]
+        if not path:
+            continue
+        place[path[-1]] = other
+        try:
+            read = msgspec.convert(forged, Trajectory)
+        except msgspec.ValidationError:
+            continue
+        if read != trajectory:  # unknown fields are passed over
+            assert check_trajectory(read), (path, other)
+            tried += 1
+    assert tried > 400
+
+
 def test_every_field_is_covered(trajectory):
     """A field that is added to the wire needs a place in the recipe, or a reason here why it has none."""
     assert set(Trajectory.__struct_fields__) - {"segments", "turns", "certificate"} == {
