@@ -28,6 +28,7 @@ HEADERS = (
     "<|eot_id|>",
     "<|eom_id|>",
     "<|python_tag|>",
+    "<|end_of_text|>",
 )
 
 
