@@ -1,6 +1,6 @@
 """How often a trainer that keeps texts would have trained on other tokens than the sampled ones.
 
-Real rollouts by the real server: a model, a tool's description, observations, four replies each at temperature 1. Then
+Real rollouts by the real server: a model, a tool's description, observations, three replies each at temperature 1. Then
 the same conversations as a trainer has them that keeps messages: each reply's text encoded again, and the whole
 conversation rendered by the model's chat template and encoded again. Counted is what is not the sampled stream.
 
@@ -32,7 +32,7 @@ from prorl.testing.engines import LlamaEngine
 from prorl.wire import BackendSpec, JobRequest, RolloutResult, SamplingParams
 from prorl.wire.soundness import check_result
 
-REPLIES, REPLY_TOKENS = 4, 60
+REPLIES, REPLY_TOKENS = 3, 40
 SYSTEM = (
     "You are a helpful assistant. To run Python, write\n"
     '<tool_call>\n{"name": "python", "arguments": {"code": "..."}}\n</tool_call>'
@@ -165,7 +165,7 @@ async def main() -> None:
             if (reason := LlamaEngine.available()) is not None:
                 skipped("drift", reason)
                 return
-            url = stack.enter_context(LlamaEngine(n_ctx=1024, parallel=8, threads=2)).url
+            url = stack.enter_context(LlamaEngine(n_ctx=512, parallel=16, threads=2)).url
         dialects = {record.name: record for record in prorl_llm_dialects()}
         results = await roll_out(url, arguments.rollouts)
         connection = await Connector(dialects, PoolSettings()).connect(BackendSpec(url=url))
