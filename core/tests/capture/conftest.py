@@ -136,3 +136,17 @@ def exact(exact_segments: Callable[[RolloutResult], None]) -> Callable[..., None
         assert sent == sorted(result.trajectory.input_ids(turn) for turn in replies)
 
     return check
+
+
+@pytest.fixture
+def sdk() -> Iterator[Callable[..., Any]]:
+    """``sdk(openai.OpenAI, ...)``: a client that is closed in the end."""
+    made: list[Any] = []
+
+    def make(kind: Any, **options: Any) -> Any:
+        made.append(kind(**options))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import msgspec
 import pytest
 
 from prorl.agent.command import CommandAgentHandler, CommandSettings
 from prorl.api import HandlerRecord, Job
 from prorl.testing.lab import Lab
+from prorl.testing.script import ScriptedReply
 
 AGENT = """
 import json, os, sys, urllib.request
@@ -101,9 +101,10 @@ def test_nothing_is_left_for_the_grader_to_meet(run):
     result, _ = run(["Paris"], handler=Kept, instance={"command": leave})
     assert result.error is None, result.error
     assert result.reward == 1.0, result.metrics["seen"]
-    killed = leave + "for p in $(pgrep -f relay.py); do kill -9 $p; done; sleep 98765"
+    killed = leave + "for p in /proc/[0-9]*; do grep -q relay.py $p/cmdline && kill -9 ${p#/proc/}; done; sleep 98765"
     result, _ = run(["Paris"], handler=Kept, instance={"command": killed})
     assert result.error is None, result.error
+    assert result.metrics["exit_code"] == 137
     assert result.reward == 1.0, result.metrics["seen"]
 
 
@@ -132,12 +133,27 @@ def test_a_flood_of_output_is_capped(run):
     assert "the end" in kept
 
 
-def test_a_failing_model_is_not_the_policys_fault(run):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("prorl.testing.scripted.ScriptedEngine.max_context", 4096, raising=False)
-        result, _ = run([msgspec.UNSET], instance={"command": "python3 agent.py; true"}, backend_wait_s=1.0)
+def test_a_failing_engine_is_not_the_policys_fault(run):
+    """The harness shrugs and exits 0; the sample is masked all the same."""
+    impossible = ScriptedReply(text="Paris", logprobs=[0.5] * 9)
+    result, _ = run(lambda request: impossible, instance={"command": "python3 agent.py; true"})
     assert result.error.kind == "model", result.error
     assert result.mask_sample
+    assert "urllib" in result.artifacts["agent_output"]
+
+
+def test_a_budget_that_runs_out_is_graded_on_what_was_done(run):
+    result, _ = run(["Paris"], instance={"command": "python3 agent.py; sleep 98765"}, budgets={"run_s": 6.0})
+    assert (result.status, result.error.code) == ("timed_out", "run_budget")
+    assert result.metrics["ended"] == "timeout"
+    assert sum(result.trajectory.segments[0].loss_mask) > 0
+
+
+def test_a_command_that_is_not_there(run):
+    result, _ = run([], instance={"command": ["no-such-agent", "--now"]})
+    assert result.error.code == "nothing_captured"
+    assert "no-such-agent: No such file" in result.error.message
+    assert "exit code 127" in result.error.message
 
 
 def test_only_the_jobs_own_door_can_be_reached(run):

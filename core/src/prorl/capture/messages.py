@@ -92,7 +92,7 @@ class Messages:
         )
 
     def stream(self, asked: Asked, answer: Answer) -> Iterator[bytes]:
-        def event(name: str, **data: Any) -> bytes:
+        def event(name: str, /, **data: Any) -> bytes:
             return reading.event({"type": name, **data}, name)
 
         usage = {"input_tokens": answer.prompt_tokens, "output_tokens": 0}

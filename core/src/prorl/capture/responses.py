@@ -82,7 +82,7 @@ class Responses:
     def stream(self, asked: Asked, answer: Answer) -> Iterator[bytes]:
         count = 0
 
-        def event(name: str, **data: Any) -> bytes:
+        def event(name: str, /, **data: Any) -> bytes:
             nonlocal count
             count += 1
             return reading.event({"type": name, "sequence_number": count - 1, **data}, name)
