@@ -109,7 +109,7 @@ def test_nothing_is_left_for_the_grader_to_meet(run):
 
 
 def test_a_command_that_takes_too_long_is_graded_on_what_it_did(run):
-    result, _ = run(["Paris"], instance={"command": "python3 agent.py; sleep 98765"}, settings={"timeout_s": 5.0})
+    result, _ = run(["Paris"], instance={"command": "python3 agent.py; sleep 98765"}, settings={"timeout_s": 12.0})
     assert result.error is None, result.error
     assert (result.metrics["ended"], result.metrics["exit_code"], result.reward) == ("timeout", None, 1.0)
 
@@ -118,7 +118,7 @@ def test_calls_are_limited_and_the_command_is_ended(run):
     persistent = "while true; do python3 agent.py 2>&1 | tail -1; done"
     result, lab = run(["Paris"] * 9, instance={"command": persistent}, settings={"max_calls": 2, "grace_s": 1.0})
     assert result.error is None, result.error
-    assert result.metrics["ended"] == "max_calls"
+    assert (result.metrics["ended"], result.reward) == ("max_calls", 1.0)
     assert result.metrics["capture"]["calls"] == 2
     assert len(lab.engine.requests) == 2
 
@@ -143,9 +143,10 @@ def test_a_failing_engine_is_not_the_policys_fault(run):
 
 
 def test_a_budget_that_runs_out_is_graded_on_what_was_done(run):
-    result, _ = run(["Paris"], instance={"command": "python3 agent.py; sleep 98765"}, budgets={"run_s": 6.0})
+    result, _ = run(["Paris"], instance={"command": "python3 agent.py; sleep 98765"}, budgets={"run_s": 12.0})
     assert (result.status, result.error.code) == ("timed_out", "run_budget")
     assert result.metrics["ended"] == "timeout"
+    assert (result.reward, result.mask_sample) == (1.0, False)
     assert sum(result.trajectory.segments[0].loss_mask) > 0
 
 

@@ -83,6 +83,28 @@ class CommandOutput(TypedDict):
     calls: int
 
 
+class Printed:
+    """The beginning and the end of what was printed, in about ``limit`` bytes, also of a command that was ended."""
+
+    def __init__(self, limit: int) -> None:
+        self._half = limit // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._left_out = 0
+
+    async def add(self, data: bytes) -> None:
+        taken = self._half - len(self._head)
+        self._head += data[:taken]
+        self._tail += data[taken:]
+        if (over := len(self._tail) - self._half) > 0:
+            del self._tail[:over]
+            self._left_out += over
+
+    def text(self) -> str:
+        note = b"\n[... %d bytes left out ...]\n" % self._left_out if self._left_out else b""
+        return (self._head + note + self._tail).decode("utf-8", "replace").replace("\r\n", "\n")
+
+
 class CommandAgentHandler(AgentHandler):
     """Command, files, grade. The sandbox is there for grading only with ``grading_needs_runtime = True``; nothing that
     the command started is alive by then."""
@@ -140,15 +162,14 @@ class CommandAgentHandler(AgentHandler):
     async def run(self, job: Job) -> Output:
         settings, capture, sandbox = self.settings_of(job), self._capture(job), cast("Sandbox", job.runtime)
         output = job.run_output = cast("Output", _blank())
-        request = {"command": job.config["relay"], "output_chars": settings.output_chars}
+        printed = Printed(settings.output_chars)
         try:
-            result, ended = await _until_over(sandbox, request, settings, capture)
+            result, output["ended"] = await _until_over(sandbox, job.config["relay"], settings, capture, printed)
         finally:
+            output["calls"], output["output"] = capture.calls, printed.text()
             await capture.close()  # whatever is left of the agent asks for nothing more
-            output["calls"] = capture.calls
-        output |= {"ended": ended, "exit_code": result.data.get("exit_code"), "output": result.output}
-        if ended != "exit":
-            output["exit_code"] = None
+        if output["ended"] == "exit":
+            output["exit_code"] = result.data.get("exit_code")
         if result.outcome == "error":
             raise SandboxFault(f"the command could not be run: {result.error}", code="command_failed")
         if capture.fault is not None:  # the harness may have made of it what it likes
@@ -222,10 +243,13 @@ async def _place(sandbox: Sandbox, files: Mapping[str, str | bytes | Path]) -> N
 
 
 async def _until_over(
-    sandbox: Sandbox, request: dict[str, Any], settings: CommandSettings, capture: Capture
+    sandbox: Sandbox, command: str, settings: CommandSettings, capture: Capture, printed: Printed
 ) -> tuple[ActionResult, CommandEnded]:
     """Run the command until it ends, or has to: out of time, or out of model calls."""
-    running = asyncio.create_task(sandbox.act("bash", request, timeout=settings.timeout_s))
+    request = {"command": command, "output_chars": 0}
+    running = asyncio.create_task(
+        sandbox.act("bash", request, timeout=settings.timeout_s, on_output=printed.add), name="agent command"
+    )
     exhausted = asyncio.create_task(capture.exhausted())
     try:
         await asyncio.wait({running, exhausted}, return_when=asyncio.FIRST_COMPLETED)
