@@ -176,10 +176,6 @@ def test_work_grows_with_the_text_alone(name, unit):
             counted += event in ("call", "c_call")
 
         texts = [body, OPENERS[name] + body]
-        if unit == "<tool_call><function=f>\n<parameter=":
-            texts.append(
-                "<tool_call><function=f>" + "".join(f"<parameter=p{i}>\n</parameter>" for i in range(size // 30))
-            )
         sys.setprofile(count)
         try:
             for text in texts:
@@ -192,6 +188,13 @@ def test_work_grows_with_the_text_alone(name, unit):
     assert large <= 12 * small + 2_000
     for text in (unit * (1_000_000 // len(unit)), OPENERS[name] + unit * (1_000_000 // len(unit))):
         check(FORMATS[name].parse(text))
+
+
+@pytest.mark.parametrize("end", ["</parameter>", "x</parameter>", "\n</parameter>", "</parameter>\n", ""])
+def test_a_megabyte_of_parameters(end):
+    parameters = "".join(f"<parameter=p{i}>\n{end}" for i in range(40_000))
+    check(FORMATS["qwen3-coder"].parse(f"<tool_call><function=f>{parameters}</function></tool_call>"))
+    check(FORMATS["qwen3-coder"].parse(f"<tool_call><function=f>{parameters}"))
 
 
 @EVERY

@@ -43,7 +43,7 @@ def read_reply(text: str, openers: re.Pattern[str], read: Reader, *, how: str, t
     content: list[str] = []
     calls: list[ToolCall] = []
     at = mark = attempts = 0
-    tagged, drafted = thinking, False
+    tagged = drafted = False
     while (found := openers.search(text, at)) is not None:
         start, at = found.span()
         if found[0] in _THINK:
