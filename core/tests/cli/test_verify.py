@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from prorl.agent import AgentSettings, ToolAgentHandler
-from prorl.api import ConfigError, HandlerRecord, Message
+from prorl.api import ConfigError, HandlerRecord, Message, ModelFault
 from prorl.cli.verify import command
 from prorl.testing.bytebpe import build_tokenizer, write_tokenizer
 from prorl.testing.engines import LlamaEngine
@@ -332,6 +332,16 @@ def test_an_engine_that_cannot_score(results, verify):
         pytest.skip(reason)
     with LlamaEngine(n_ctx=512, parallel=1) as llama, pytest.raises(ConfigError, match="no way to score"):
         verify(results, "--engine", llama.url)
+
+
+def test_an_engine_that_is_gone(results, tmp_path):
+    """What was found without it is said."""
+    results[1].trajectory.turns[1].text = "other"
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(b"".join(map(line_of, results)))
+    done = CliRunner().invoke(command, [str(path), "--engine", "http://127.0.0.1:9"], standalone_mode=False)
+    assert isinstance(done.exception, ModelFault)
+    assert "job-6" in done.stdout
 
 
 @pytest.mark.parametrize("url", ["nonsense", "http://"])

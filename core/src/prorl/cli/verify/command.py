@@ -58,7 +58,7 @@ def command(
 
     FILE holds rollout results: JSON lines (what `prorl rollout` writes), one JSON document, or .msgpack. Offline, the
     certificate's hashes and everything that must hold in a trajectory are checked; --engine has a model score the
-    recorded tokens once more and compares logprobs.
+    recorded tokens once more and compares logprobs. Turns and segments count from 0, lines from 1.
 
     The exit status is 0 if all is good, 1 if something is not, 2 if FILE or a part of it holds no results.
     """
@@ -66,23 +66,25 @@ def command(
     key = _key(key_file)
     for item in _with_progress(file, "hashes"):
         report.add(item, [] if item.result is None else check_result(item.result, key=key))
-    if (tokenizer or engine) and report.results:
-        asyncio.run(
-            _ask(
-                file,
-                report,
-                tokenizer=tokenizer,
-                engine=engine,
-                dialect=dialect,
-                model=model,
-                version=version,
-                tolerance=tolerance,
+    try:
+        if (tokenizer or engine) and report.results:
+            asyncio.run(
+                _ask(
+                    file,
+                    report,
+                    tokenizer=tokenizer,
+                    engine=engine,
+                    dialect=dialect,
+                    model=model,
+                    version=version,
+                    tolerance=tolerance,
+                )
             )
-        )
-    if as_json:
-        print_json(report.as_dict())
-    else:
-        report.show(out())
+    finally:  # an engine that is gone takes nothing away from what was found without it
+        if as_json:
+            print_json(report.as_dict())
+        else:
+            report.show(out())
     return report.status
 
 

@@ -93,6 +93,7 @@ class Report:
             "sampled tokens": f"{sampled} ({', '.join(self._versions()) or 'no version'})",
         }
         made = table("", "")
+        made.show_header = False
         for name, value in rows.items():
             made.add_row(name, escape(value))
         for title, section in self.sections.items():
