@@ -159,21 +159,23 @@ async def test_ids_without_logprobs_are_no_ids():
 
 def test_a_conversation_as_messages():
     calls = (ToolCall(name="look", arguments={"at": "a"}), ToolCall(name="look", error="broken"))
-    sent = chat_messages(
-        [
-            Message(role="system", content="s"),
-            Message(role="user", content="u"),
-            Message(role="assistant", content="Looking.", tool_calls=calls),
-            Message(role="tool", name="look", content="1"),
-            Message(role="tool", name="look", content="2"),
-            Message(role="tool", name="look", content="of nothing"),
-            Message(role="assistant", content="", tool_calls=calls[:1]),
-            Message(role="tool", name="look", content="3", tool_call_id="call_2"),
-        ]
-    )
+    talk = [
+        Message(role="system", content="s"),
+        Message(role="user", content="u"),
+        Message(role="assistant", content="Looking.", tool_calls=calls),
+        Message(role="tool", name="look", content="1"),
+        Message(role="tool", name="look", content="2"),
+        Message(role="tool", name="look", content="of nothing"),
+        Message(role="assistant", content="", tool_calls=calls[:1]),
+        Message(role="tool", name="look", content="3", tool_call_id="call_2"),
+    ]
+    sent = chat_messages(talk)
     assert [message["role"] for message in sent] == [
         *("system", "user", "assistant", "tool", "tool", "user", "assistant", "tool")
     ]
     assert [call["id"] for call in sent[2]["tool_calls"]] == ["call_0", "call_1"]
     assert [call["function"]["arguments"] for call in sent[2]["tool_calls"]] == ['{"at":"a"}', "{}"]
     assert [message.get("tool_call_id") for message in sent[3:]] == ["call_0", "call_1", None, None, "call_2"]
+    kept = chat_messages(talk, as_they_are=True)
+    assert [message["role"] for message in kept] == [message.role for message in talk]
+    assert [message.get("tool_call_id") for message in kept[3:]] == ["call_0", "call_1", "none", None, "call_2"]

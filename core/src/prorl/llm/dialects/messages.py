@@ -11,9 +11,12 @@ from prorl.api.llm import Message, ToolSchema
 from prorl.wire.trajectory import ToolCall
 
 
-def chat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Calls without an id are numbered through, and each tool result answers the earliest call that is still open; one
-    that answers none is said by the user, for servers refuse it otherwise."""
+def chat_messages(messages: Sequence[Message], *, as_they_are: bool = False) -> list[dict[str, Any]]:
+    """Calls without an id are numbered through, and each tool result answers the earliest call that is still open.
+
+    One that answers none is said by the user, for many servers refuse it otherwise; ``as_they_are``: it stays a tool's,
+    for an engine whose rendering has to be ours.
+    """
     sent: list[dict[str, Any]] = []
     open_calls: list[str] = []
     numbered = 0
@@ -27,7 +30,7 @@ def chat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
                 for call_id, call in zip(open_calls, message.tool_calls, strict=True)
             ]
         elif message.role == "tool":
-            call_id = message.tool_call_id or (open_calls[0] if open_calls else None)
+            call_id = message.tool_call_id or (open_calls[0] if open_calls else "none" if as_they_are else None)
             if call_id is None:
                 turn["role"] = "user"
             else:

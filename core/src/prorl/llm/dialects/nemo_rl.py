@@ -83,7 +83,7 @@ class NemoRl:
             raise ModelFault(f"{self._url} (NeMo RL) takes no top_k", code="rejected")
         rendered = {
             **self._named(),
-            "messages": chat_messages(conversation.messages),
+            "messages": chat_messages(conversation.messages, as_they_are=True),
             **chat_tools(conversation.tools),
             **({"required_prefix_token_ids": list(prompt_ids[: conversation.prefix])} if conversation.prefix else {}),
         }
