@@ -1,6 +1,8 @@
 """Conversations that are given rather than sampled (few-shot, history, clients of the proxy): an assistant's words,
 thinking and calls are rendered as the template has them, and cannot smuggle markup."""
 
+import re
+
 import pytest
 
 from prorl.api import Message, TaskFault, ToolSchema
@@ -149,3 +151,30 @@ async def test_a_template_that_wants_arguments_as_text(kit, arguments):
     escaped = EVIL.replace("\n", "\\n")
     assert f'{{"code": "é\\"{escaped}\\n", "n": 1}}' in rendered.text
     assert kit.controls(rendered.ids).count(kit.added["<tool_call>"]) == 1
+
+
+async def test_arguments_nested_beyond_all_reason(kit):
+    deep: dict[str, object] = {"x": EVIL}
+    for _ in range(400):
+        deep = {"x": [deep]}
+    renderer = await kit.renderer("qwen3")
+    said = Message(role="assistant", content="", tool_calls=(ToolCall(name="run", arguments=deep),))
+    rendered = await renderer.prompt([USER, said, TOOL], now=kit.now)
+    assert kit.controls(rendered.ids).count(kit.added["<tool_call>"]) == 1
+    assert rendered.text.count("x") > 400
+
+
+async def test_results_are_numbered_as_the_calls_are(kit):
+    """For templates that want ids; a client's own ids, which differ from run to run, stay out of the prompt."""
+    source = (
+        "{% for m in messages %}{% if m.role not in ('user', 'assistant', 'tool') %}{{ raise_exception('who?') }}{% endif %}"
+        "<|im_start|>{{ m.role }} {{ m.tool_call_id or '' }}\n{{ m.content }}"
+        '{% for call in m.tool_calls or [] %}<tool_call>{{ call.id }} {{ call.function | tojson }} "arguments"'
+        '</tool_call>{% endfor %}<|im_end|>\n{% endfor %}{% if tools %}<tool_call>{{ tools | tojson }} "arguments"'
+        "{% endif %}<|im_start|>assistant\n"
+    )
+    renderer = await Renderer.create(ChatTemplate(source), kit.tokenizer)
+    said = Message(role="assistant", content="", tool_calls=(RUN, RUN))
+    rendered = await renderer.prompt([USER, said, TOOL, TOOL, said, TOOL], now=kit.now)
+    assert re.findall(r"call0000(\d)", rendered.text) == ["0", "1", "0", "1", "0", "1", "0"]
+    assert "x1" not in rendered.text

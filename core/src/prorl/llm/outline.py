@@ -16,6 +16,8 @@ from prorl.llm.manners import Manners
 from prorl.llm.scaffold import Probe
 from prorl.wire.trajectory import ToolCall
 
+_DEEPEST = 50  # no template can be trusted with arguments that are nested as deeply as a model may write them
+
 
 class Outline:
     """``bodies[i]`` belongs where ``probes[i]`` stands; ``owners[i]`` is the role whose message is lost if a template
@@ -31,6 +33,7 @@ class Outline:
         self._manners = manners
         self._tools: Sequence[ToolSchema] = ()
         self._after_tool = False
+        self._results = 0
 
     def describe(self, tools: Sequence[ToolSchema]) -> None:
         """In the next system message."""
@@ -73,6 +76,9 @@ class Outline:
         turn: dict[str, Any] = {"role": role, "content": content}
         if message.name:
             turn["name"] = self.body(message.name, None)
+        if role == "tool":
+            turn["tool_call_id"] = _call_id(self._results)  # ids of a client's mean nothing to a model
+        self._results = self._results + 1 if role == "tool" else 0
         if role == "system" and self._tools:
             turn["content"] = "\n\n".join(part for part in (content, manners.tool_format.describe(self._tools)) if part)
             self._tools = ()
@@ -89,6 +95,8 @@ class Outline:
         head, start, reasoning = before.partition("<think>")
         if not start:
             head, reasoning = "", before
+        if self.key is not None:
+            self.key.append(start)
         return self.body(head, None) + start + self.body(reasoning, None) + close + self.body(after, owner)
 
     def _call(self, turn: dict[str, Any], calls: Sequence[ToolCall]) -> None:
@@ -98,22 +106,23 @@ class Outline:
             turn["content"] = "\n".join(part for part in parts if part)
             return
         turn["tool_calls"] = [
-            # Mistral's templates want nine letters or digits.
-            {"id": f"call{i:05d}", "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            {"id": _call_id(i), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for i, call in enumerate(calls)
         ]
 
     def _covered(self, call: ToolCall) -> ToolCall:
         return ToolCall(name=self.body(call.name, "assistant"), arguments=self._cover(call.arguments))
 
-    def _cover(self, value: Any) -> Any:
+    def _cover(self, value: Any, depth: int = 0) -> Any:
         match value:
             case str():
                 return self.body(value, "assistant")
+            case Mapping() | list() | tuple() if depth == _DEEPEST:
+                return self.body(_json(value), "assistant")
             case Mapping():
-                return {self.body(key, "assistant"): self._cover(item) for key, item in value.items()}
+                return {self.body(key, "assistant"): self._cover(item, depth + 1) for key, item in value.items()}
             case list() | tuple():
-                return [self._cover(item) for item in value]
+                return [self._cover(item, depth + 1) for item in value]
         return value
 
 
@@ -131,6 +140,11 @@ def _with_text_arguments(messages: Sequence[Mapping[str, Any]]) -> list[dict[str
         else dict(message)
         for message in messages
     ]
+
+
+def _call_id(number: int) -> str:
+    """Mistral's templates want nine letters or digits."""
+    return f"call{number:05d}"
 
 
 def _json(value: Any) -> str:

@@ -25,7 +25,7 @@ from prorl.llm.scaffold import Piece, Run, Scaffolder, Slot, cut
 from prorl.llm.template import ChatTemplate, TemplateRefusal
 from prorl.llm.toolformats import ToolFormat, choose, function_form
 
-_KEPT_SHAPES = 512
+_KEPT_SHAPES = 256
 _MADE_UP = (Message(role="user", content="?"), Message(role="assistant", content="?"))
 _REASONED = Message(role="assistant", content="<think>\n?\n</think>\n\n?")
 _NO_SYSTEM = Message(role="system", content="")

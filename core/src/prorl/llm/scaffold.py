@@ -37,6 +37,8 @@ _TRANSFORMS: tuple[Transform, ...] = (
     lambda text: json.dumps(text.strip(), ensure_ascii=False)[1:-1],
     lambda text: json.dumps(text.strip())[1:-1],
 )
+_START = re.compile("Q[0-9a-f]{24}A")
+_PART = re.compile("Q[0-9a-f]{24}A|Z[0-9a-f]{24}Q")
 _MARKUP = re.compile(r"<[^<>\s]{1,64}>|\[[^\[\]\s]{1,32}\]")
 
 # Added tokens of many vocabularies. An encoder that makes them of untrusted text cannot be used.
@@ -54,15 +56,9 @@ class Probe:
         outer, inner = _PAD
         return f"{outer}{inner}{self.start}{_MIDDLE}{self.end}{inner}{outer}"
 
-    def found_as(self, rendered: str) -> dict[str, Transform]:
-        """The forms in which the body came out, and what made them so. Empty: the template left the body out."""
-        if self.start not in rendered:
-            return {}
-        found: dict[str, Transform] = {}
-        for transform in _TRANSFORMS:
-            if (form := transform(self.text)) in rendered:
-                found.setdefault(form, transform)
-        return found
+    def forms(self) -> list[tuple[str, Transform]]:
+        """What templates make of the body, the longest first: where it stands whole, no lesser form is meant."""
+        return sorted(((each(self.text), each) for each in _TRANSFORMS), key=lambda form: -len(form[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +71,28 @@ Piece = str | Slot
 
 
 def cut(rendered: str, probes: Sequence[Probe]) -> tuple[list[Piece], list[int]]:
-    """Cut a rendered text at its probes; also the indices of probes that are not in it."""
-    forms: dict[str, Slot] = {}
-    missing = []
-    for index, probe in enumerate(probes):
-        found = probe.found_as(rendered)
-        forms.update((form, Slot(index, transform)) for form, transform in found.items())
-        if not found and probe.start not in rendered:
-            missing.append(index)
-    pieces: list[Piece] = [rendered]
-    if forms:
-        # Longest first: where a body stands whole, no lesser form of it may match inside.
-        choices = sorted(forms, key=len, reverse=True)
-        parts = re.split("(" + "|".join(map(re.escape, choices)) + ")", rendered)
-        pieces = [forms.get(part, part) for part in parts if part]
-    scaffold = "".join(piece for piece in pieces if isinstance(piece, str))
-    if any(probe.start in scaffold or probe.end in scaffold for probe in probes):
-        raise ModelFault("the chat template changes message bodies in a way that is not known here", code="template")
-    return pieces, missing
+    """Cut a rendered text at its probes; also the indices of probes that are not in it. One pass over the text."""
+    known = {probe.start: index for index, probe in enumerate(probes)}
+    pieces: list[Piece] = []
+    missing = set(range(len(probes)))
+    at = 0
+    for match in _START.finditer(rendered):
+        if (index := known.get(match[0])) is None:
+            continue
+        for form, transform in probes[index].forms():
+            begin = match.start() - form.index(match[0])
+            if begin >= at and rendered.startswith(form, begin):
+                pieces += [rendered[at:begin], Slot(index, transform)]
+                at = begin + len(form)
+                missing.discard(index)
+                break
+    pieces.append(rendered[at:])
+    for piece in pieces:
+        if isinstance(piece, str) and _PART.search(piece):
+            raise ModelFault(
+                "the chat template changes message bodies in a way that is not known here", code="template"
+            )
+    return [piece for piece in pieces if piece != ""], sorted(missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,7 @@ class Scaffolder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._controls: dict[str, int | None] = {}
+        self._splits: dict[str, list[str | Run]] = {}
 
     async def control(self, text: str) -> int | None:
         """The id of a text that is one control token; ``None`` for any other."""
@@ -178,6 +179,13 @@ class Scaffolder:
     async def _split(self, text: str) -> list[str | Run]:
         """At control tokens. Where that is not what the tokenizer itself does (tokens that swallow the space around
         them), the text stays whole."""
+        if text not in self._splits:
+            if len(self._splits) > 1000:
+                self._splits.clear()
+            self._splits[text] = await self._split_anew(text)
+        return self._splits[text]
+
+    async def _split_anew(self, text: str) -> list[str | Run]:
         parts = [part async for part in self._parts(text)]
         ids: list[int] = []
         for part in parts:
