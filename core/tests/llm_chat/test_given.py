@@ -167,7 +167,8 @@ async def test_arguments_nested_beyond_all_reason(kit):
 async def test_results_are_numbered_as_the_calls_are(kit):
     """For templates that want ids; a client's own ids, which differ from run to run, stay out of the prompt."""
     source = (
-        "{% for m in messages %}{% if m.role not in ('user', 'assistant', 'tool') %}{{ raise_exception('who?') }}{% endif %}"
+        "{% for m in messages %}"
+        "{% if m.role not in ('user', 'assistant', 'tool') %}{{ raise_exception('who?') }}{% endif %}"
         "<|im_start|>{{ m.role }} {{ m.tool_call_id or '' }}\n{{ m.content }}"
         '{% for call in m.tool_calls or [] %}<tool_call>{{ call.id }} {{ call.function | tojson }} "arguments"'
         '</tool_call>{% endfor %}<|im_end|>\n{% endfor %}{% if tools %}<tool_call>{{ tools | tojson }} "arguments"'
