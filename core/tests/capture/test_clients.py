@@ -245,3 +245,14 @@ def test_the_jobs_sampling_rules(house, sdk):
         )
     assert house.engine.requests[0].sampling["temperature"] == 0.7
     assert job.metrics["ignored"] == {"mood": 1, "seed": 1, "temperature": 1, "top_p": 1, "user": 1}
+
+
+def test_counting_tokens_records_nothing(house, sdk):
+    with house(["Sunny."]) as house, house.job() as job:
+        agent = Anthropic(job)
+        client = sdk(anthropic.Anthropic, **agent.options)
+        asked = {name: value for name, value in agent.asks().items() if name != "max_tokens"}
+        counted = client.messages.count_tokens(**asked).input_tokens
+        assert counted == client.messages.create(**agent.asks()).usage.input_tokens
+    assert len(job.result.trajectory.segments) == 1
+    assert job.metrics["calls"] == 1

@@ -169,6 +169,10 @@ class Chat(Protocol):
         """The conversation so far, replies included (as the model wrote them)."""
         ...
 
+    async def measure(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> int:
+        """How many tokens the prompt would have that :meth:`open` makes of these; nothing is recorded."""
+        ...
+
     async def open(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> None:
         """Render the prompt once. Raises ``ContextOverflow`` when it does not fit, ``ModelFault`` without a backend."""
         ...

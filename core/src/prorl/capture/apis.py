@@ -31,6 +31,7 @@ class Api(Protocol):
         ...
 
 
+COUNT = "messages/count_tokens"  # Anthropic's alone
 API_ROUTES: dict[str, Api] = {
     "chat/completions": ChatCompletions(),
     "responses": Responses(),

@@ -210,6 +210,14 @@ class Door:
         prompt.samples.append(sample)
         return sample
 
+    async def measure(self, asked: Asked) -> int:
+        """How many tokens this conversation would have if it were rendered anew. What stands on a stream may have
+        others: thinking that was left out of the client's copy, for one."""
+        if self._closed:
+            raise Refusal("unknown", ENDED)
+        messages = self._whole(asked)
+        return await self._chat("").measure(to_messages(messages, asked.tools, among=messages), asked.tools)
+
     def _done(self, task: asyncio.Task[Answer]) -> None:
         self._samples.discard(task)
         if not task.cancelled():

@@ -48,7 +48,7 @@ class Choice(msgspec.Struct):
 
 class Body(msgspec.Struct):
     messages: list[Message]
-    max_tokens: int
+    max_tokens: int | None = None
     model: str = ""
     system: Content = None
     tools: list[Tool] | None = None
@@ -62,11 +62,22 @@ class Messages:
 
     def parse(self, raw: bytes) -> Asked:
         body, given = reading.decode(raw, Body)
+        if body.max_tokens is None:
+            refuse("max_tokens", "required field is missing")
+        return self._asked(body, given)
+
+    def parse_count(self, raw: bytes) -> Asked:
+        return self._asked(*reading.decode(raw, Body))
+
+    def count(self, tokens: int) -> bytes:
+        return reading.dump({"input_tokens": tokens})
+
+    def _asked(self, body: Body, given: dict[str, Any]) -> Asked:
         reading.only(given, "stop_sequences", [], why=f"no stop strings: {AS_SAMPLED}")
         reading.only(given, "mcp_servers", [], why="tools of servers are not run here; give the agent the tool")
         reading.only(given, "container", why="nothing is run here; give the agent the tool")
         reading.only(given, "output_format", why=f"no constrained decoding: {AS_SAMPLED}")
-        if body.max_tokens < 1:
+        if body.max_tokens is not None and body.max_tokens < 1:
             refuse("max_tokens", "must be at least 1")
         if body.tool_choice is not None and body.tool_choice.type not in ("auto", "none"):
             refuse("tool_choice.type", "a call cannot be forced: leave it at 'auto'")

@@ -123,6 +123,10 @@ class ChatSession:
     def messages(self) -> Sequence[Message]:
         return tuple(self._messages)
 
+    async def measure(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> int:
+        rendered, _, _ = await self._with_renderer(lambda each: each.prompt(messages, tools, now=self._setup.now))
+        return len(rendered.ids)
+
     async def open(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> None:
         if self._stream is not None:
             raise TaskFault("this chat is open already; ask the services for another one", code="chat")

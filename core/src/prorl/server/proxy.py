@@ -19,9 +19,10 @@ from urllib.parse import unquote
 import msgspec
 from litestar.types import Receive, Scope, Send
 
-from prorl.capture.apis import API_ROUTES, Api, api_of
+from prorl.capture.apis import API_ROUTES, COUNT, Api, api_of
 from prorl.capture.door import Door, refusal_of
 from prorl.capture.doors import Doors
+from prorl.capture.messages import Messages
 from prorl.capture.talk import Asked, Marks, Refusal
 
 log = logging.getLogger("prorl.server")
@@ -62,6 +63,11 @@ class Proxy:
     async def _route(self, door: Door, api: Api, what: str, headers: dict[str, str], line: _Line) -> None:
         if what == "GET models":
             await line.whole(200, msgspec.json.encode(MODELS))
+            return
+        if what == f"POST {COUNT}":
+            messages = Messages()
+            tokens = await door.measure(messages.parse_count(await line.body(self._body_limit)))
+            await line.whole(200, messages.count(tokens))
             return
         if what.removeprefix("POST ") not in API_ROUTES:
             raise _nothing_at(what)
@@ -183,7 +189,7 @@ MODELS = {
 
 
 def _nothing_at(place: str) -> Refusal:
-    served = ", ".join(f"POST {what}" for what in API_ROUTES)
+    served = ", ".join(f"POST {what}" for what in (*API_ROUTES, COUNT))
     return Refusal("unknown", f"nothing at {place[:300]}: below /proxy/<job>/v1/ there are {served}, GET models")
 
 
