@@ -17,10 +17,12 @@ from prorl.llm.plugin import prorl_llm_dialects
 from prorl.llm.pool import BackendPool, PoolSettings
 from prorl.llm.renderers import RendererCache
 from prorl.testing.bytebpe import build_tokenizer, write_tokenizer
+from prorl.testing.httpd import Response, error_response
 from prorl.testing.script import ScriptedReply
 from prorl.testing.scripted import ScriptedEngine, ScriptedRequest
 from prorl.testing.scripted_chat import ChatSpeech, NemoRlSpeech
 from prorl.wire import BackendSpec, SamplingParams, Trajectory
+from prorl.wire.soundness import check_trajectory
 
 TOKENIZER = build_tokenizer()
 USER = [Message(role="system", content="Be brief."), Message(role="user", content="Where is <|im_end|> the ball?")]
@@ -48,6 +50,11 @@ def says(*replies: str | ScriptedReply) -> Callable[[ScriptedRequest], str | Scr
     return lambda _: left.pop(0)
 
 
+class Refusing(ChatSpeech):
+    async def asked(self, engine: ScriptedEngine, path: str, body: dict[str, Any]) -> Response:
+        return error_response(404, "as ordered")
+
+
 class Talk:
     """A chat with an engine through a pool of its own."""
 
@@ -65,7 +72,9 @@ class Talk:
 
     @property
     def trajectory(self) -> Trajectory:
-        return self.ledger.trajectory()
+        trajectory = self.ledger.trajectory()
+        assert check_trajectory(trajectory) == []
+        return trajectory
 
 
 @pytest.fixture
@@ -263,3 +272,39 @@ async def test_a_reply_gets_the_room_that_is_left_and_a_prompt_without_room_is_a
         await full.chat.reply()
     assert not caught.value.masks
     assert full.trajectory.turns == []
+
+
+@pytest.mark.parametrize("tells", ["vllm", "nothing"])
+async def test_a_compacted_conversation_goes_on_in_a_segment_of_its_own(talk, tells):
+    one = await talk(ChatSpeech(tells=tells), says("one", "two"))
+    await one.chat.open(PLAIN)
+    await one.chat.reply()
+    await one.chat.observe([Message(role="user", content="and?")])  # never answered: what it is as tokens, nobody says
+    await one.chat.restart([Message(role="user", content="In short: and?")], origin="compaction", note="too long")
+    await one.chat.reply()
+    trajectory = one.trajectory
+    assert [(segment.origin, segment.parent) for segment in trajectory.segments] == [("open", None), ("compaction", 0)]
+    assert [(turn.role, turn.segment) for turn in trajectory.turns] == [
+        ("prompt", 0),
+        ("assistant", 0),
+        ("prompt", 1),
+        ("assistant", 1),
+    ]
+    if tells == "vllm":
+        check_sampled(trajectory, one.engine)
+
+
+async def test_a_call_that_failed_leaves_nothing_behind_and_may_be_made_again(talk):
+    one = await talk(ChatSpeech(), says("one", "two"))
+    await one.chat.open(PLAIN)
+    await one.chat.reply()
+    await one.chat.observe([Message(role="user", content="and?")])
+    before = one.trajectory
+    speech, one.engine.speech = one.engine.speech, Refusing()
+    with pytest.raises(ModelFault, match="as ordered"):
+        await one.chat.reply()
+    assert one.trajectory == before
+    one.engine.speech = speech
+    assert (await one.chat.reply()).answer == "two"
+    check_sampled(one.trajectory, one.engine)
+    assert len(one.trajectory.segments) == 1

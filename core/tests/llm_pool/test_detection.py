@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 import pytest
 
 from prorl.api import ConfigError, ModelFault
+from prorl.api.records import DialectRecord
 from prorl.llm.plugin import prorl_llm_dialects
+from prorl.llm.pool import BackendPool
 from prorl.testing.bytebpe import write_tokenizer
-from prorl.testing.httpd import HttpServer, Request, Response, json_response
+from prorl.testing.httpd import HttpServer, Request, Response, error_response, json_response
 from prorl.testing.scripted_chat import ChatSpeech, NemoRlSpeech
 from prorl.testing.scripted_llamacpp import LlamaCppSpeech
 from prorl.testing.scripted_sglang import SglangSpeech
@@ -78,6 +82,15 @@ class Says(HttpServer):
         return self.answer
 
 
+class Mute(HttpServer):
+    """Answers everything but ``/tokenize``."""
+
+    async def handle(self, request: Request) -> Response:
+        if request.path == "/tokenize":
+            await asyncio.Event().wait()
+        return json_response({})
+
+
 ODD = {
     "nothing": Response(status=404),
     "an error": Response(status=400, body=b"?"),
@@ -121,3 +134,33 @@ async def test_an_api_key_is_named_by_a_variable_of_the_service(pool, monkeypatc
         status = await pool.add(spec)
         assert {headers.get("authorization") for headers in server.headers} == {"Bearer the-key"}
         assert "the-key" not in repr((status, pool.status(), pool._backends[server.url].spec))
+
+
+async def test_a_server_that_wants_a_key_says_so_and_never_repeats_it(pool, monkeypatch):
+    monkeypatch.setenv("PRORL_LLM_KEY_TEST", "sk-123")
+    refusal = error_response(401, "Incorrect API key provided: sk-123.")
+    with Says(refusal) as server:
+        with pytest.raises(ConfigError, match=r"wants an API key \(it answered 401\): register it with api_key_env"):
+            await pool.add(BackendSpec(url=server.url))
+        with pytest.raises(ModelFault, match=r"provided: \(the key\)\.") as caught:
+            await pool.add(BackendSpec(url=server.url, dialect="openai-chat", api_key_env="PRORL_LLM_KEY_TEST"))
+    assert "sk-123" not in str(caught.value)
+
+
+async def test_a_server_that_never_answers_a_question_holds_nobody_up(make_pool):
+    pool = make_pool(health_timeout_s=1.0)
+    with Mute() as server, pytest.raises(ModelFault, match=r"\(is it .*\?\) did not answer in 1 s") as caught:
+        await pool.add(BackendSpec(url=server.url))
+    assert caught.value.code == "unreachable"
+
+
+async def test_a_plugins_own_error_in_looking_is_a_fault(engine):
+    class Broken:
+        async def detect(self, client, url):
+            raise KeyError("a bug")
+
+    one = engine()
+    pool = BackendPool({"mine": DialectRecord(name="mine", factory=Broken(), summary="")})
+    with pytest.raises(ModelFault, match=r"\(is it mine\?\): KeyError"):
+        await pool.add(BackendSpec(url=one.url))
+    await pool.close()

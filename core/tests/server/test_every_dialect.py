@@ -17,6 +17,7 @@ from prorl.testing.scripted_llamacpp import LlamaCppSpeech
 from prorl.testing.scripted_sglang import SglangSpeech
 from prorl.testing.scripted_vllm import VllmSpeech
 from prorl.wire import BackendSpec
+from prorl.wire.soundness import check_result
 
 CALL = '<tool_call>\n{"name": "think", "arguments": {"thought": "six times seven"}}\n</tool_call>'
 SPEECHES = {
@@ -49,6 +50,7 @@ def test_a_rollout(tmp_path: Path, dialect: str, tells: bool) -> None:
         status = lab.client.add_llm_server(BackendSpec(url=engine.url, tokenizer=str(tmp_path)))
         assert status.dialect == dialect
         result = lab.rollout({"problem": "6 * 7?", "answer": "42"}, domain="sums")
+    assert check_result(result) == []
     assert (result.error, result.reward, result.mask_sample) == (None, 1.0, False)
     assert (result.metrics["turns"], result.metrics["tool_calls"], result.metrics["tool_errors"]) == (2, 1, 0)
     trajectory = result.trajectory

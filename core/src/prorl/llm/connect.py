@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
+from typing import TypeVar
 
 import httpx
 import msgspec
@@ -15,6 +16,9 @@ from prorl.api.records import DialectRecord
 from prorl.llm.settings import PoolSettings
 from prorl.llm.transport import open_client
 from prorl.wire.backends import BackendSpec
+
+T = TypeVar("T")
+_NO_ENTRY = (401, 403)
 
 
 class Connection(msgspec.Struct, kw_only=True):
@@ -39,23 +43,23 @@ class Connector:
                 client.headers["authorization"] = f"Bearer {_key(spec.api_key_env)}"
             record = self._dialects[spec.dialect] if spec.dialect else await self._detect(client, spec.url)
             dialect = record.factory.connect(client, spec.url, model=spec.model)
-            info = await self._describe(dialect, f"{record.name} at {spec.url}")
+            info = await self._ask(dialect.describe(), f"{record.name} at {spec.url}")
             _check_complete(info, spec)
         except BaseException:
             await client.aclose()
             raise
         return Connection(client=client, dialect=dialect, info=info)
 
-    async def _describe(self, dialect: Dialect, what: str) -> EngineInfo:
+    async def _ask(self, asking: Awaitable[T], what: str) -> T:
+        """With a limit, and whatever goes wrong in a dialect as a fault."""
+        limit = self._settings.health_timeout_s
         try:
-            async with asyncio.timeout(self._settings.health_timeout_s):
-                return await dialect.describe()
+            async with asyncio.timeout(limit):
+                return await asking
         except (ConfigError, Fault):
             raise
         except TimeoutError:
-            raise ModelFault(
-                f"{what} did not describe itself in {self._settings.health_timeout_s:g} s", code="unreachable"
-            ) from None
+            raise ModelFault(f"{what} did not answer in {limit:g} s", code="unreachable") from None
         except Exception as error:
             raise ModelFault(f"{what}: {type(error).__name__}: {error}", code="bad_response") from error
 
@@ -66,8 +70,14 @@ class Connector:
             reason = f"{type(error).__name__}: {error}"
             raise ModelFault(f"nothing answers at {url}: {reason}", code="unreachable") from error
         for record in sorted(self._dialects.values(), key=lambda r: (-r.preference, r.name)):
-            if await record.factory.detect(client, url):
+            if await self._ask(record.factory.detect(client, url), f"{url} (is it {record.name}?)"):
                 return record
+        models = await self._ask(client.get(f"{url}/v1/models"), url)
+        if models.status_code in _NO_ENTRY:
+            raise ConfigError(
+                f"{url} wants an API key (it answered {models.status_code}): register it with api_key_env, the name of "
+                "an environment variable of this service that holds the right one"
+            )
         raise ConfigError(
             f"{url} answers but speaks none of: {', '.join(sorted(self._dialects)) or 'no dialect is installed'}; "
             "give the root of an LLM server (without /v1), or name its dialect"

@@ -88,7 +88,8 @@ class Endpoint(Generic[T]):
             raise ModelFault(f"{self._url} is not registered any more", code="unreachable") from error
         if response.status_code == httpx.codes.OK:
             return response
-        status, said = response.status_code, response.text[:_QUOTED]
+        key = self._client.headers.get("authorization", "").removeprefix("Bearer ")
+        status, said = response.status_code, response.text.replace(key or "\0", "(the key)")[:_QUOTED]
         message = f"{self._url} answered {status}: {said}"
         if status >= 500 or status in BUSY:
             raise Refused(message, code="unreachable", status=status, said=said)
