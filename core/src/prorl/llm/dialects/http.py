@@ -88,13 +88,17 @@ class Endpoint(Generic[T]):
             raise ModelFault(f"{self._url} is not registered any more", code="unreachable") from error
         if response.status_code == httpx.codes.OK:
             return response
-        key = self._client.headers.get("authorization", "").removeprefix("Bearer ")
-        status, said = response.status_code, response.text.replace(key or "\0", "(the key)")[:_QUOTED]
+        status, said = response.status_code, self._without_key(response.text)[:_QUOTED]
         message = f"{self._url} answered {status}: {said}"
         if status >= 500 or status in BUSY:
             raise Refused(message, code="unreachable", status=status, said=said)
         kind = Unsupported if status in (403, 404, 405) else Refused
         raise kind(message, code="rejected", status=status, said=said)
+
+    def _without_key(self, text: str) -> str:
+        """What a server says goes into results, and some repeat the key that they refuse."""
+        key = self._client.headers.get("authorization", "").removeprefix("Bearer ")
+        return text.replace(key, "(the key)") if key else text
 
     async def _read(self, response: httpx.Response) -> None:
         """Take the body in, up to a bound: what stands at the other end is believed in nothing, its size neither."""
