@@ -1,0 +1,1 @@
+"""Science, technology and engineering for ProRL Agent: search, calculation, and answers with units."""

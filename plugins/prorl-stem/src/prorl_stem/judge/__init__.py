@@ -1,0 +1,6 @@
+"""An LLM that says whether two answers are the same: asked last, about words that no rule can compare."""
+
+from prorl_stem.judge.judge import Judge, Opinion
+from prorl_stem.judge.prompt import speaks_to_judge
+
+__all__ = ["Judge", "Opinion", "speaks_to_judge"]
