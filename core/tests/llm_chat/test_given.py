@@ -140,10 +140,11 @@ async def test_a_template_that_wants_arguments_as_text(kit, arguments):
     source = (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
         "{% for call in m.tool_calls or [] %}<tool_call>{{ '{\"arguments\": ' }}{{ call.function.name }} {{ ARGS }}"
-        "</tool_call>{% endfor %}<|im_end|>\n{% endfor %}{% if tools %}<tool_call>{{ tools[0].function.name }}"
-        "{% endif %}<|im_start|>assistant\n"
+        "</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+        '{% if tools %}<tool_call>{{ tools[0].function.name }} "arguments"{% endif %}<|im_start|>assistant\n'
     ).replace("ARGS", arguments)
     renderer = await Renderer.create(ChatTemplate(source), kit.tokenizer)
+    assert renderer._manners.calls
     call = ToolCall(name="run", arguments={"code": f'é"{EVIL}\n', "n": 1})
     rendered = await renderer.prompt(
         [USER, Message(role="assistant", content="", tool_calls=(call,)), TOOL], now=kit.now
@@ -179,3 +180,14 @@ async def test_results_are_numbered_as_the_calls_are(kit):
     rendered = await renderer.prompt([USER, said, TOOL, TOOL, said, TOOL], now=kit.now)
     assert re.findall(r"call0000(\d)", rendered.text) == ["0", "1", "0", "1", "0", "1", "0"]
     assert "x1" not in rendered.text
+
+
+async def test_shapes_that_differ_by_a_tag_only(kit):
+    source = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{# </think> #}<|im_end|>\n{% endfor %}"
+        "<|im_start|>assistant\n"
+    )
+    renderer = await Renderer.create(ChatTemplate(source), kit.tokenizer)
+    for said in ("a</think>b", "<think>a</think>b", "<think>a</think>", "a</think>", "a", "b</think>a"):
+        rendered = await renderer.prompt([USER, Message(role="assistant", content=said), USER], now=kit.now)
+        assert f"assistant\n{said}<|im_end|>" in rendered.text
