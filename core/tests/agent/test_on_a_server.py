@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from prorl.agent import AgentSettings, ToolAgentHandler, run_agent
-from prorl.api import HandlerRecord, Message, Observation, ToolSchema
+from prorl.agent import AgentSettings, ToolAgentHandler, run_agent, run_agents
+from prorl.api import HandlerRecord, Message, Observation, SandboxFault, ToolSchema
 from prorl.llm.toolformats import formats
 from prorl.testing.lab import Lab
 from prorl.wire.soundness import check_result
@@ -109,19 +109,14 @@ class Debate(Reads):
 
     async def run(self, job):
         output = await super().run(job)
-        views = await asyncio.gather(
-            *(
-                run_agent(
-                    job,
-                    f"critic-{index}",
-                    [Message(role="user", content=f"Critic {index}: is {output['answer']!r} right?")],
-                    tools=[Fetch(), "finish"],
-                    settings=AgentSettings(max_turns=5),
-                )
-                for index in range(6)
-            )
+        asked = [Message(role="user", content=f"Critic {i}: is {output['answer']!r} right?") for i in range(6)]
+        views = await run_agents(
+            job,
+            {f"critic-{index}": [message] for index, message in enumerate(asked)},
+            tools=[Fetch(), "finish"],
+            settings=AgentSettings(max_turns=5),
         )
-        return {**output, "views": views}
+        return {**output, "views": list(views.values())}
 
     async def eval(self, job):
         verdict = await super().eval(job)
@@ -152,6 +147,68 @@ def test_sub_agents_side_by_side():
     for index, segment in enumerate(segments):
         turns = [turn for turn in result.trajectory.turns if turn.segment == index and turn.role == "assistant"]
         assert len(turns) == (2 if not segment.agent else critics[int(segment.agent[-1])]["turns"])
+    check_tokens(result)
+
+
+def test_when_one_of_several_fails_the_others_end_first():
+    states = []
+
+    class Waits(Fetch):
+        async def call(self, arguments, context):
+            if arguments["words"] == 3:
+                raise SandboxFault("gone", code="lost")
+            states.append("waits")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                states.append("ended")
+
+    class Several(Reads):
+        async def run(self, job):
+            prompts = {f"a{i}": [Message(role="user", content=f"Agent {i}")] for i in range(1, 4)}
+            try:
+                return await run_agents(job, prompts, tools=[Waits()])
+            finally:
+                states.append("raised")
+
+    async def policy(request):
+        index = int(request.prompt.split("Agent ")[1][0])
+        while index == 3 and states.count("waits") < 2:  # noqa: ASYNC110 - the tools run on another loop
+            await asyncio.sleep(0.01)
+        return written("fetch", words=index)
+
+    with lab(policy, Several) as server:
+        result = server.rollout({}, domain="it")
+    assert result.error is not None
+    assert (result.error.kind, result.error.code) == ("sandbox", "lost")
+    assert states == ["waits", "waits", "ended", "ended", "raised"]
+
+
+def test_a_summary_by_the_model_itself():
+    """The example of the hook's own documentation."""
+
+    class Sums(Reads):
+        system_prompt = "You fetch."
+
+        async def compact(self, job, messages, chars):
+            chat = job.services.chat("summariser")
+            story = "\n".join(f"{message.role}: {message.content}" for message in messages[1:])
+            await chat.open([Message(role="user", content=f"Sum up in a few lines:\n{story[-chars:]}")])
+            summary = (await chat.reply(max_tokens=500)).answer
+            return [*messages[:1], Message(role="user", content=f"What happened so far: {summary}\nGo on.")]
+
+    def policy(request):
+        if "Sum up in a few lines" in request.prompt:
+            return "words were fetched"
+        done = "What happened so far: words were fetched" in request.prompt
+        return written("finish", message="known") if done else written("fetch", words=60)
+
+    with lab(policy, Sums, max_context=2_000) as server:
+        result = server.rollout({}, domain="it", settings={"context": "compact"})
+    assert result.error is None
+    assert (result.reward, result.metrics["compactions"]) == (1.0, 1)
+    origins = [(segment.agent, segment.origin, segment.parent) for segment in result.trajectory.segments]
+    assert origins == [("", "open", None), ("summariser", "open", None), ("", "compaction", 0)]
     check_tokens(result)
 
 

@@ -5,7 +5,7 @@ from prorl.agent.context import keep_recent
 from prorl.agent.handler import ToolAgentHandler
 from prorl.agent.loop import Ended, RunOutput
 from prorl.agent.settings import AgentSettings
-from prorl.agent.subagent import run_agent
+from prorl.agent.subagent import run_agent, run_agents
 
 __all__ = [
     "AgentSettings",
@@ -17,4 +17,5 @@ __all__ = [
     "ToolAgentHandler",
     "keep_recent",
     "run_agent",
+    "run_agents",
 ]

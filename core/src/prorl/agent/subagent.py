@@ -2,14 +2,15 @@
 
 They share the job's backend, budget and, if they have tools that need one, its sandbox. Several may run at once::
 
-    critics = [Message(role="user", content=f"Find a fault in this: {answer}")]
-    views = await asyncio.gather(*(run_agent(job, f"critic-{i}", critics) for i in range(3)))
-    print([view["answer"] for view in views])
+    doubt = [Message(role="user", content=f"Find a fault in this: {answer}")]
+    views = await run_agents(job, {"critic-1": doubt, "critic-2": doubt})
+    print([view["answer"] for view in views.values()])
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 
 from prorl.agent.loop import AgentLoop, Compact, RunOutput, blank_output
 from prorl.agent.settings import AgentSettings
@@ -52,3 +53,26 @@ async def run_agent(
     except ContextOverflow:
         output["ended"] = "context"
     return output
+
+
+async def run_agents(
+    job: Job,
+    prompts: Mapping[str, Sequence[Message]],
+    *,
+    tools: Sequence[str | Tool] = (),
+    settings: AgentSettings | None = None,
+    compact: Compact | None = None,
+) -> dict[str, RunOutput]:
+    """Run several agents side by side, each as :func:`run_agent` does; ``prompts`` are by name. When one of them
+    raises, the others are ended first, and then its error is raised."""
+    tasks = [
+        asyncio.ensure_future(run_agent(job, name, messages, tools=tools, settings=settings, compact=compact))
+        for name, messages in prompts.items()
+    ]
+    try:
+        outputs = await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return dict(zip(prompts, outputs, strict=True))
