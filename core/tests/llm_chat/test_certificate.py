@@ -5,6 +5,7 @@ only what must hold in every trajectory can tell.
 """
 
 import hashlib
+import math
 import struct
 
 import msgspec
@@ -179,6 +180,25 @@ def mask_of_another_kind(t):
     t.segments[0].loss_mask[0] = 2
 
 
+def shift_the_mask(t):
+    """As many ones as there should be, one place early."""
+    t.segments[0].loss_mask[2:5] = [1, 1, 0]
+
+
+def shift_the_logprobs(t):
+    logprobs = t.segments[0].logprobs
+    logprobs[2:5] = [*logprobs[3:5], None]
+
+
+def shift_the_versions(t):
+    t.segments[0].versions[0] = VersionSpan("", 2)
+    t.segments[0].versions[1] = VersionSpan("1", 2)
+
+
+def logprob_without_end(t):
+    t.segments[0].logprobs[3] = -math.inf
+
+
 def logprob_taken_away(t):
     t.segments[0].logprobs[3] = None
 
@@ -271,6 +291,10 @@ IN_THEMSELVES = {
     unmask: "bad_mask",
     mask_a_prompt: "bad_mask",
     mask_of_another_kind: "bad_mask",
+    shift_the_mask: "bad_mask",
+    shift_the_logprobs: "bad_logprob",
+    shift_the_versions: "bad_version",
+    logprob_without_end: "bad_logprob",
     logprob_taken_away: "bad_logprob",
     logprob_above_zero: "bad_logprob",
     logprob_of_a_prompt: "bad_logprob",

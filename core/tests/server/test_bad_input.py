@@ -106,6 +106,7 @@ def test_msgpack_is_as_strict(client):
         ("POST", "/add_llm_server", {}, 400, "missing required field `url`"),
         ("POST", "/add_llm_server", {"url": "not a url"}, 400, "$.url"),
         ("POST", "/add_llm_server", {"url": "http://127.0.0.1:1", "dialect": "klingon"}, 400, "klingon"),
+        ("POST", "/add_llm_server", {"url": "http://127.0.0.1:1", "policy_version": ""}, 400, "$.policy_version"),
         ("POST", "/add_llm_server", {"url": "http://[::1"}, 400, "is no URL"),
         ("POST", "/add_llm_server", {"url": "http://xn--a"}, 400, "is no URL"),
         ("POST", "/add_llm_server", {"url": "http://127.0.0.1:1\x00"}, 400, "is no URL"),

@@ -25,7 +25,7 @@ class BackendSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     dialect: str | None = None
     model: str | None = None
     tokenizer: str | None = None
-    policy_version: str | None = None
+    policy_version: Annotated[str, msgspec.Meta(min_length=1)] | None = None  # tokens of no version are rendered ones
     max_context: Annotated[int, msgspec.Meta(ge=1)] | None = None
     api_key_env: Annotated[str, msgspec.Meta(pattern=r"^PRORL_LLM_KEY[A-Z0-9_]{0,100}$(?!\n)")] | None = None
 
