@@ -126,7 +126,7 @@ class StemHandler(ToolAgentHandler):
                 )
             return "wrong", graded["rung"], graded["reason"]
         opinion = await self._the_judge(settings.judge).compare(
-            task.question, task.gold, answer, both_orders=settings.judge.both_orders, timeout_s=settings.judge.timeout_s
+            task.question, task.gold, answer, both_orders=settings.judge.both_orders
         )
         return "right" if opinion.same else "wrong", "judge", opinion.reason
 

@@ -40,7 +40,7 @@ BLOCKED = (
 OPERATORS = {
     "search": frozenset({"url", "api_key_env", "index", "per_second", "retries", "cache_entries", "block_domains"}),
     "pages": frozenset({"web", "ports", "max_bytes", "per_second", "redirects", "retries", "cache_chars"}),
-    "judge": frozenset({"url", "api_key_env"}),
+    "judge": frozenset({"url", "model", "api_key_env", "timeout_s", "retries", "max_tokens", "concurrency"}),
     "": frozenset({"grader_processes"}),
 }
 
@@ -90,12 +90,11 @@ class PageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cache_chars: Annotated[int, msgspec.Meta(ge=0)] = 50_000_000
 
 
-class JudgeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[handlers.stem.judge]``: an LLM behind an OpenAI-compatible URL (``https://host/v1``), asked only about what no
-    rule can tell.
+class LlmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A language model behind an OpenAI-compatible URL (``https://host/v1``).
 
-    ``both_orders``: ask twice, the answers changing places; only twice "same" is right.
-    ``max_tokens``: of its reply, any reasoning included. ``timeout_s``: for one reply. ``concurrency``: calls at once.
+    ``api_key_env``: the environment variable that holds its key. ``max_tokens``: of a reply, any reasoning included.
+    ``timeout_s``: for one reply. ``concurrency``: calls at once.
     """
 
     url: Url
@@ -103,9 +102,17 @@ class JudgeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     api_key_env: EnvName | None = None
     timeout_s: Seconds = 60.0
     retries: Retries = 3
-    both_orders: bool = False
     max_tokens: Annotated[int, msgspec.Meta(ge=8, le=100_000)] = 2048
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 16
+
+
+class JudgeSettings(LlmSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``[handlers.stem.judge]``: asked only about what no rule can tell.
+
+    ``both_orders``: ask twice, the answers changing places; only twice "same" is right.
+    """
+
+    both_orders: bool = False
 
 
 class StemSettings(AgentSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -78,6 +78,12 @@ class Index:
             ).fetchone()
         return None if row is None else Document(*row)
 
+    def documents(self) -> Iterator[Document]:
+        """All of them."""
+        with self._open() as connection:
+            for row in connection.execute("SELECT url, title, text FROM documents ORDER BY rowid"):
+                yield Document(*row)
+
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         address = f"file:{quote(str(self.path))}?mode=ro&immutable=1"

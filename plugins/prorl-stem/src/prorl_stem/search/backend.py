@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from prorl.api import ConfigError
+from prorl_stem.patience import Setback
 from prorl_stem.settings import SearchSettings
 
 GROUP = "prorl_stem.search"
@@ -29,14 +30,8 @@ class Hit(msgspec.Struct, frozen=True):
     snippet: str
 
 
-class SearchFault(Exception):  # noqa: N818 - it becomes an observation
-    """This query got no answer; the message is for the model. ``again``: asking again may help, ``after`` so many
-    seconds if the service said so."""
-
-    def __init__(self, message: str, *, again: bool = False, after: float | None = None) -> None:
-        super().__init__(message)
-        self.again = again
-        self.after = after
+class SearchFault(Setback):
+    """This query got no answer; the message is for the model."""
 
 
 class Refused(Exception):  # noqa: N818 - it becomes a task fault

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
-
+from prorl_stem.patience import persist
 from prorl_stem.search.backend import Hit, SearchBackend, SearchFault, make_backend
 from prorl_stem.search.keep import Cache, Pace
 from prorl_stem.settings import SearchSettings
 
-FIRST_WAIT_S = 0.5
-LONGEST_WAIT_S = 30.0
 MAX_QUERY_CHARS = 2000
 
 
@@ -31,18 +27,12 @@ class Desk:
         return await self._cache.get((query, limit), lambda: self._ask(query, limit))
 
     async def _ask(self, query: str, limit: int) -> list[Hit]:
-        wait = FIRST_WAIT_S
-        for left in range(self._retries, -1, -1):
+        async def ask() -> list[Hit]:
             if self._pace is not None:
                 await self._pace.turn()
-            try:
-                return await self.backend.search(query, limit)
-            except SearchFault as fault:
-                if not fault.again or not left or (fault.after or 0.0) > LONGEST_WAIT_S:
-                    raise
-                await asyncio.sleep(fault.after if fault.after is not None else wait * random.uniform(0.5, 1.5))  # noqa: S311
-                wait = min(2 * wait, LONGEST_WAIT_S)
-        raise AssertionError("the last attempt returns or raises")
+            return await self.backend.search(query, limit)
+
+        return await persist(ask, self._retries)
 
     async def close(self) -> None:
         await self._cache.close()

@@ -14,6 +14,7 @@ from prorl.tools.base import StructTool
 from prorl_stem.search.backend import Hit, Refused, SearchFault
 from prorl_stem.search.desk import Desk
 from prorl_stem.search.leaks import Guard
+from prorl_stem.search.offline import Offline
 from prorl_stem.settings import SearchSettings
 
 TITLE_CHARS = 200
@@ -39,7 +40,7 @@ class Search(StructTool[SearchArguments]):
         self, desk: Desk | None = None, guard: Guard | None = None, settings: SearchSettings | None = None
     ) -> None:
         self._settings = settings or SearchSettings()
-        self._desk = desk or Desk(self._settings)
+        self._desk = desk or Desk(self._settings, Offline(self._settings))
         self._guard = guard or Guard("", self._settings.block_domains)
 
     async def run(self, arguments: SearchArguments, context: ToolContext) -> Observation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 from collections.abc import Callable
 
@@ -10,7 +9,7 @@ import msgspec
 
 from prorl.api import GraderFault
 from prorl.grading import GraderPool
-from prorl_stem.search.desk import FIRST_WAIT_S, LONGEST_WAIT_S
+from prorl_stem.patience import persist
 from prorl_stem.search.keep import Cache, Pace
 from prorl_stem.settings import PageSettings
 from prorl_stem.web.addresses import Address, Resolver, is_public, system_resolver
@@ -59,17 +58,11 @@ class Pages:
         return await self._cache.get(url, lambda: self._fetch(url, blocked))
 
     async def _fetch(self, url: str, blocked: Callable[[str], bool]) -> Page:
-        wait = FIRST_WAIT_S
-        for left in range(self._settings.retries, -1, -1):
+        async def ask() -> Download:
             await self._pace.turn()
-            try:
-                return await self._text(await self._downloader.get(url, blocked))
-            except PageFault as fault:
-                if not fault.again or not left or (fault.after or 0.0) > LONGEST_WAIT_S:
-                    raise
-                await asyncio.sleep(wait if fault.after is None else fault.after)
-                wait *= 2
-        raise AssertionError("the last attempt returns or raises")
+            return await self._downloader.get(url, blocked)
+
+        return await self._text(await persist(ask, self._settings.retries))
 
     async def _text(self, download: Download) -> Page:
         if self._extractors is None:
