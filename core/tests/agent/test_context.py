@@ -189,6 +189,19 @@ async def test_a_bad_compaction_is_the_tasks_fault(play, outcome):
         await long(play, *steps, room=1_000, context="compact", handler=Bad()).run()
 
 
+async def test_a_compaction_that_the_template_refuses_masks_nothing(play):
+    steps = [play.says("", play.call("long", n=300)) for _ in range(4)]
+    rollout = long(play, *steps, room=1_000, context="compact", min_observation_tokens=900)
+
+    async def refuse(*args, **options):
+        raise TaskFault("the chat template refuses two calls", code="template")
+
+    rollout.chat.restart = refuse
+    output = await rollout.run()
+    assert (output["ended"], output["compactions"]) == ("context", 0)
+    assert rollout.chat.notes[0] == "no compaction: the chat template refuses two calls"
+
+
 async def test_a_reminder_that_does_not_fit_ends(play):
     output = await long(play, play.says("a" * 900), room=1_000, reminder="r" * 100).run()
     assert (output["ended"], output["reminders"]) == ("context", 1)

@@ -46,11 +46,11 @@ GIVEN = {
 async def test_what_the_template_has(kit, name, given, later):
     conversation = [USER, *GIVEN[given], *(later or ([] if GIVEN[given][-1].role == "tool" else [USER]))]
     renderer = await kit.renderer(name)
-    if name == "llama3.1" and given == "two calls":
-        with pytest.raises(TaskFault, match="only supports single tool-calls"):
-            await renderer.prompt(conversation, TOOLS, now=kit.now)
-        return
     rendered = await renderer.prompt(conversation, TOOLS, now=kit.now)
+    if name == "llama3.1" and given == "two calls":  # the template refuses them, yet models make them
+        written = renderer.tool_format.write(*GIVEN[given][0].tool_calls)
+        assert f"assistant<|end_header_id|>\n\n{written}<|eot_id|>" in rendered.text
+        return
     expected = kit.reference(name, conversation, TOOLS)
     assert rendered.text == expected
     assert await kit.tokenizer.decode(rendered.ids) == expected

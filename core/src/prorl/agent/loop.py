@@ -22,7 +22,7 @@ from typing import Literal, TypedDict
 
 from prorl.agent.context import keep_recent, length_of, shorten, shorten_all
 from prorl.agent.settings import AgentSettings
-from prorl.api.errors import ContextOverflow, Fault, ModelFault
+from prorl.api.errors import ContextOverflow, Fault, ModelFault, TaskFault
 from prorl.api.job import JobServices
 from prorl.api.llm import Message, Reply
 from prorl.api.sandbox import Sandbox
@@ -215,6 +215,12 @@ class AgentLoop:
                 await chat.restart(shorter, origin="compaction", note=why, keep_free=settings.min_reply_tokens)
             except ContextOverflow:
                 chars //= 2
+            except TaskFault as fault:
+                if fault.code != "template":
+                    raise
+                # What the policy said may be what the template refuses: that must not have its sample masked.
+                chat.note(f"no compaction: {fault}")
+                return False
             else:
                 self.output["compactions"] += 1
                 self._services.emit("chat.compacted", messages=len(shorter), of=len(messages), **self._named)

@@ -20,14 +20,15 @@ class Manners(msgspec.Struct, frozen=True):
     """What a template cannot do is written into the contents of messages, as ``tool_format`` has it.
 
     ``tools``: it describes tools, in that format. ``tool_role``: results of tools are messages of their own.
-    ``calls``: it writes an assistant's calls, in that format. ``thinking``: it looks for ``</think>`` in what an
-    assistant said, so that tag alone ends thinking which a prompt had opened.
+    ``calls``: it writes an assistant's calls, in that format, and ``several`` of one reply (Llama's stock templates
+    take one only). ``thinking``: it looks for ``</think>`` in what an assistant said, so that tag alone ends thinking which a prompt had opened.
     """
 
     tool_format: ToolFormat
     tools: bool
     tool_role: bool
     calls: bool
+    several: bool
     thinking: bool
 
 
@@ -38,7 +39,8 @@ def manners_of(template: ChatTemplate, tool_format: ToolFormat) -> Manners:
         tool_format=tool_format,
         tools=tools,
         tool_role=_knows_role(template, "tool"),
-        calls=tools and _writes_calls(template),
+        calls=tools and _writes_calls(template, 1),
+        several=tools and _writes_calls(template, 2),
         thinking="</think>" in template.source,
     )
 
@@ -59,15 +61,15 @@ def _knows_role(template: ChatTemplate, role: str) -> bool:
     return unknown.replace(other, role) != known
 
 
-def _writes_calls(template: ChatTemplate) -> bool:
+def _writes_calls(template: ChatTemplate, number: int) -> bool:
     name, word = secrets.token_hex(8), secrets.token_hex(8)
     for arguments in ({"a": word}, f'{{"a": "{word}"}}'):
         call = {"id": "call00000", "type": "function", "function": {"name": name, "arguments": arguments}}
-        turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+        turn = {"role": "assistant", "content": "", "tool_calls": [call] * number}
         try:
             text = template.render([_TALK[0], turn, _TALK[0]], now=EPOCH)
         except TemplateRefusal:
             continue
-        if name in text and word in text:
+        if text.count(name) >= number and text.count(word) >= number:
             return True
     return False

@@ -101,7 +101,7 @@ class Outline:
 
     def _call(self, turn: dict[str, Any], calls: Sequence[ToolCall]) -> None:
         self.key = None
-        if not self._manners.calls:
+        if not (self._manners.several if len(calls) > 1 else self._manners.calls):
             parts = (turn["content"], self._manners.tool_format.write(*calls))
             turn["content"] = "\n".join(part for part in parts if part)
             return
