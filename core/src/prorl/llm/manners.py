@@ -21,7 +21,8 @@ class Manners(msgspec.Struct, frozen=True):
 
     ``tools``: it describes tools, in that format. ``tool_role``: results of tools are messages of their own.
     ``calls``: it writes an assistant's calls, in that format, and ``several`` of one reply (Llama's stock templates
-    take one only). ``thinking``: it looks for ``</think>`` in what an assistant said, so that tag alone ends thinking which a prompt had opened.
+    take one only). ``thinking``: it looks for ``</think>`` in what an assistant said, so that tag alone ends thinking
+    which a prompt had opened.
     """
 
     tool_format: ToolFormat
