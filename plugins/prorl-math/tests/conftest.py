@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from prorl.grading import GraderPool
+from prorl_math.judge import GRADER, TEMPLATES
 
 HERE = Path(__file__).resolve().parent
 SHARED = Path(os.environ.get("PRORL_SHARED") or HERE.parents[3] / "shared")
@@ -24,14 +25,19 @@ def own_rows():
 
 
 @pytest.fixture(params=["math_amc.jsonl", "math_deepscaler_form.jsonl"])
-def shared_rows(request):
+def shared_file(request):
     path = SHARED / "data" / request.param
     if not path.exists():
         pytest.skip(f"no {path}: set PRORL_SHARED to the folder that holds data/{request.param}")
-    return read_rows(path)
+    return path
+
+
+@pytest.fixture
+def shared_rows(shared_file):
+    return read_rows(shared_file)
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def graders():
-    async with GraderPool("prorl_math.grading:grade", size=1) as pool:
+    async with GraderPool(GRADER, size=1, confined=True, may_compile=TEMPLATES) as pool:
         yield pool

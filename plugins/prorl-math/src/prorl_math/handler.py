@@ -2,53 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from prorl.agent import ToolAgentHandler
-from prorl.api import ConfigError, GraderFault, InitOutput, Job, Message
-from prorl.grading import GraderPool
-from prorl_math.answer import final_answer
+from prorl.api import ConfigError, InitOutput, Job, Message
+from prorl.grading.answers import answer_line, final_box
+from prorl_math.judge import Judge
 from prorl_math.rows import read_row
 from prorl_math.settings import MathSettings
 
-SYSTEM_PROMPT = """\
-Solve the mathematics problem. Reason step by step, and use the IPython tool for calculations, checks and \
-searches; its state lasts from one call to the next. Give the final answer once, in \\boxed{}, with nothing in the \
-box but the answer: a number or expression in LaTeX, a list separated by commas, or the letter of the choice.\
+SOLVE = "Solve the mathematics problem. Reason step by step."
+ANSWER = """\
+Give the final answer once, in \\boxed{}, with nothing in the box but the answer: a number or expression in LaTeX, a \
+list separated by commas, or the letter of the choice.\
 """
+# what the prompt says of the tools that it may have, by their first names
+ADVICE = {
+    "execute_ipython_cell": "Use IPython for calculations, checks and searches; its state lasts between calls.",
+    "execute_bash": "Use bash for calculations and to run programs; its state lasts between calls.",
+}
 
-GRADER = "prorl_math.grading:grade"
-Outcome = Literal["right", "wrong", "no_answer", "unreadable", "too_hard"]
+READERS: Mapping[str, Callable[[str], str | None]] = {"box": final_box, "line": answer_line}
 
 
 class MathHandler(ToolAgentHandler):
-    """Rewards the last boxed answer. Golds are checked before the run: a row that can't be graded costs no tokens."""
+    """Rewards the last answer. Golds are checked before the run: a row that can't be graded costs no tokens."""
 
     tools = ("execute_ipython_cell", "think", "finish")
-    system_prompt = SYSTEM_PROMPT
-    max_good_golds: ClassVar[int] = 100_000
 
     def __init__(self) -> None:
-        self._pool: GraderPool | None = None
-        self._good_golds: set[str] = set()
+        self._judge: Judge | None = None
 
     def messages(self, job: Job) -> list[Message]:
-        return list(read_row(job.instance).messages)
+        """The row's own. Where neither it nor the settings have a system prompt, one that names the tools at hand."""
+        messages = list(read_row(job.instance).messages)
+        settings = self.settings_of(job)
+        if settings.system_prompt is not None or messages[0].role == "system":
+            return messages
+        names = [tool.name for tool in job.services.tools(self.tools if settings.tools is None else settings.tools)]
+        return [Message(role="system", content=system_prompt(names)), *messages]
 
     async def init(self, job: Job) -> InitOutput:
-        await self._check_gold(read_row(job.instance).gold, self._settings(job))
+        settings = self.settings_of(job)
+        await self._judge_of(settings).check_gold(read_row(job.instance).gold, settings.grader_timeout_s)
         return await super().init(job)
 
     async def grade(self, job: Job) -> dict[str, Any]:
-        settings = self._settings(job)
+        settings = self.settings_of(job)
         gold = read_row(job.instance).gold
-        # a finish message without a box leaves the word to the reply it came with
-        answer = final_answer(job.run_output["answer"]) or final_answer(job.run_output["reply"])
-        if not answer:
-            outcome, reason = "no_answer", "no boxed answer"
+        answer = self._answer(job, settings)
+        if answer is None:
+            outcome, reason = "no_answer", f"no answer in a {' or on an answer '.join(settings.read_from)}"
         else:
-            await self._check_gold(gold, settings)
-            outcome, reason = await self._compare(gold, answer, settings)
+            outcome, reason = await self._judge_of(settings).compare(gold, answer, settings.grader_timeout_s)
         rewards = {"right": settings.reward_correct, "no_answer": settings.reward_no_answer}
         return {
             "reward": rewards.get(outcome, settings.reward_wrong),
@@ -57,52 +64,31 @@ class MathHandler(ToolAgentHandler):
             "metrics": {"gold": gold, "predicted": answer, "verdict": outcome},
         }
 
-    async def close(self) -> None:
-        if self._pool is not None:
-            await self._pool.close()
-
-    def _settings(self, job: Job) -> MathSettings:
+    def settings_of(self, job: Job) -> MathSettings:
         settings = job.settings if job.settings is not None else MathSettings()
         if not isinstance(settings, MathSettings):
             raise ConfigError(f"math needs MathSettings, not {type(settings).__name__}")
         return settings
 
-    def _graders(self, settings: MathSettings) -> GraderPool:
-        if self._pool is None:
-            self._pool = GraderPool(GRADER, size=settings.grader_processes)
-        return self._pool
+    async def close(self) -> None:
+        if self._judge is not None:
+            await self._judge.close()
 
-    async def _check_gold(self, gold: str, settings: MathSettings) -> None:
-        """Raises ``GraderFault`` (``bad_gold``) when nothing could ever be compared with ``gold``."""
-        if gold in self._good_golds:
-            return
-        try:
-            checked = await self._graders(settings).grade({"gold": gold}, settings.grader_timeout_s)
-        except GraderFault as fault:
-            if fault.code not in ("timeout", "crashed", "raised"):
-                raise
-            raise GraderFault(f"the gold answer {gold!r:.200} cannot be graded: {fault}", code="bad_gold") from fault
-        if checked["verdict"] != "good_gold":
-            raise GraderFault(checked["reason"], code="bad_gold")
-        if len(self._good_golds) >= self.max_good_golds:
-            self._good_golds.clear()
-        self._good_golds.add(gold)
+    def _judge_of(self, settings: MathSettings) -> Judge:
+        if self._judge is None:
+            self._judge = Judge(processes=settings.grader_processes, memory_mb=settings.grader_memory_mb)
+        return self._judge
 
-    async def _compare(self, gold: str, answer: str, settings: MathSettings) -> tuple[Outcome, str]:
-        """The gold is known to be good, so what a grader can't bear is the answer's doing: wrong, and not a fault.
+    @staticmethod
+    def _answer(job: Job, settings: MathSettings) -> str | None:
+        """A finish message has the last word; one without an answer leaves it to the reply that it came with."""
+        for place in settings.read_from:
+            for text in (job.run_output["answer"], job.run_output["reply"]):
+                if answer := READERS[place](text):
+                    return answer
+        return None
 
-        A process that died may have been somebody else's doing (the kernel's, out of memory), so that is tried twice.
-        """
-        for attempt in (1, 2):
-            try:
-                graded = await self._graders(settings).grade(
-                    {"gold": gold, "answer": answer}, settings.grader_timeout_s
-                )
-            except GraderFault as fault:
-                if fault.code == "crashed" and attempt == 1:
-                    continue
-                if fault.code not in ("timeout", "crashed", "raised"):
-                    raise
-                return "too_hard", f"the answer could not be graded: {fault}"
-            return graded["verdict"], graded["reason"]
-        raise AssertionError("the second attempt returns or raises")
+
+def system_prompt(tools: list[str]) -> str:
+    """What the model is told before a problem, by the tools that it has."""
+    return " ".join([SOLVE, *(advice for name, advice in ADVICE.items() if name in tools), ANSWER])
