@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from prorl.api import AgentHandler, Capture, HandlerRecord, Job
+from prorl.client import BlockingClient
 from prorl.testing.lab import Lab
-from prorl.wire import RolloutResult
+from prorl.wire import JobRequest, RolloutResult
 
 
 class Ajar(AgentHandler):
@@ -62,7 +64,13 @@ class House:
         instance = request.pop("instance", {})
         ended: list[RolloutResult] = []
         job_id = request.setdefault("job_id", f"job-{time.monotonic_ns()}")
-        thread = threading.Thread(target=lambda: ended.append(self.lab.rollout(instance, domain="ajar", **request)))
+
+        def rollout() -> None:
+            body = {"instance": instance, "domain": "ajar", **request}
+            with BlockingClient(self.lab.url) as client:  # of its own: jobs run side by side
+                ended.append(client.process(msgspec.convert(body, JobRequest)))
+
+        thread = threading.Thread(target=rollout)
         thread.start()
         until(lambda: job_id in self._handler.doors or not thread.is_alive())
         opened = OpenDoor(self._handler.doors[job_id])

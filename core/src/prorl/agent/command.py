@@ -52,6 +52,7 @@ AT = "/run/prorl-agent"  # the door's folder, as a sandbox of its own sees it
 RELAY, JOB = "relay.py", "job.json"
 ORIGIN = "{origin}"  # filled in by the relay, which knows its port
 PATIENCE = 60.0
+NO_LIMIT = 604_800.0
 TAIL = 1_500
 
 
@@ -60,14 +61,15 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     ``max_calls``: model calls per rollout; further ones are refused with a 403, and the command is ended
     ``grace_s`` later.
-    ``timeout_s``: the longest the command may take; what it has done by then is graded.
+    ``timeout_s``: the longest the command may take, by the clock on the wall; ``None``: the job's budget for RUN, which
+    does not run while the LLM servers are paused for new weights. What it has done by then is graded.
     ``output_chars``: what is kept of its output, from its beginning and its end.
     ``runtime``, ``sandbox``: as in :class:`~prorl.agent.AgentSettings`.
     """
 
     max_calls: Count = 64
     grace_s: Seconds = 10.0
-    timeout_s: Seconds = 1800.0
+    timeout_s: Seconds | None = None
     output_chars: Annotated[int, msgspec.Meta(ge=1_000, le=100_000)] = 30_000
     runtime: str | None = None
     sandbox: SandboxSpec = SandboxSpec()
@@ -154,6 +156,9 @@ class CommandAgentHandler(AgentHandler):
         # The agent may read all of this: the key is its own, and good for nothing but its own job.
         about = {"argv": argv, "env": {**capture.environment(ORIGIN), **env}, "socket": f"{inside}/socket"}
         await asyncio.to_thread(_furnish, folder, about)
+        found = await sandbox.act("bash", {"command": "command -v python3"}, timeout=PATIENCE)
+        if found.data.get("exit_code") != 0:
+            raise SandboxFault("the sandbox has no python3, which the relay of model calls needs", code="no_python")
         with boundary(TaskFault, "the task cannot be prepared"):
             await _place(sandbox, files)
             metadata = await self.prepare(job, sandbox)
@@ -248,7 +253,8 @@ async def _until_over(
     """Run the command until it ends, or has to: out of time, or out of model calls."""
     request = {"command": command, "output_chars": 0}
     running = asyncio.create_task(
-        sandbox.act("bash", request, timeout=settings.timeout_s, on_output=printed.add), name="agent command"
+        sandbox.act("bash", request, timeout=settings.timeout_s or NO_LIMIT, on_output=printed.add),
+        name="agent command",
     )
     exhausted = asyncio.create_task(capture.exhausted())
     try:

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -66,8 +67,7 @@ class Place:
 class Sample:
     """One reply to one prompt, from when it was asked for. ``waiting`` counts the clients that are there for it."""
 
-    def __init__(self, asked: Asked, marks: Marks, task: asyncio.Task[Answer]) -> None:
-        self.asked = asked
+    def __init__(self, marks: Marks, task: asyncio.Task[Answer]) -> None:
         self.keys = {marks.idempotency_key} - {None}
         self.name = marks.sample
         self.task = task
@@ -132,7 +132,7 @@ class Door:
     # --- what a handler sees ---------------------------------------------------------------------------------------
 
     def environment(self, origin: str | None = None) -> dict[str, str]:
-        base = self.url if origin is None else f"{origin}/proxy/{self.job_id}"
+        base = self.url if origin is None else f"{origin}/proxy/{quote(self.job_id)}"
         return {
             "OPENAI_BASE_URL": f"{base}/v1",
             "OPENAI_API_BASE": f"{base}/v1",
@@ -206,7 +206,7 @@ class Door:
         task = asyncio.create_task(self._sample(prompt, messages, asked, marks), name=f"capture {self.job_id}")
         self._samples.add(task)
         task.add_done_callback(self._done)
-        sample = Sample(asked, marks, task)
+        sample = Sample(marks, task)
         prompt.samples.append(sample)
         return sample
 
@@ -265,7 +265,8 @@ class Door:
         answer = self._answer(reply, asked, before)
         message = Heard(role="assistant", text=answer.text, calls=answer.calls)
         self._trace.say(prompt, message, place)
-        self._answers[answer.id] = (*messages, message)
+        if "kept" in asked.wants:
+            self._answers[answer.id] = (*messages, message)
         return answer
 
     async def _stand_at(
@@ -346,7 +347,7 @@ def refusal_of(error: BaseException) -> Refusal | None:
     match error:
         case Refusal():
             return error
-        case JobCancelled() | asyncio.CancelledError():
+        case JobCancelled():
             return Refusal("unknown", ENDED)
         case ContextOverflow():
             # Agents and their libraries know a full context by these words.

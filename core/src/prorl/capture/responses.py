@@ -13,6 +13,7 @@ from prorl.capture.reading import Content, refuse
 from prorl.capture.talk import Answer, Asked, Called, Heard, Refusal
 
 ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
+HONOURED = ("background", "store", "tool_choice", "top_logprobs")
 TEXT = ("input_text", "output_text", "text", "refusal")
 
 
@@ -64,6 +65,7 @@ class Responses:
             refuse("max_output_tokens", "must be at least 1")
         wants = {"stream"} if body.stream else set()
         wants |= {"no_calls"} if given.get("tool_choice") == "none" else set()
+        wants |= set() if given.get("store") is False else {"kept"}
         lead = (Heard(role="system", text=body.instructions),) if body.instructions else ()
         items = [Item(role="user", content=body.input)] if isinstance(body.input, str) else body.input
         return Asked(
@@ -72,7 +74,7 @@ class Responses:
             tools=tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or ())),
             max_tokens=body.max_output_tokens,
             wants=frozenset(wants),
-            ignored=reading.ignored(given, *Body.__struct_fields__, "background", "top_logprobs", "tool_choice"),
+            ignored=reading.ignored(given, *Body.__struct_fields__, *HONOURED),
             follows=body.previous_response_id.removeprefix("resp_") if body.previous_response_id else None,
         )
 

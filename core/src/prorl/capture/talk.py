@@ -54,7 +54,8 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """One model call. ``ignored`` names fields that have no effect here; ``wants`` are those that shape the answer's
-    form (``stream``, ``usage``, ``thinking``). ``follows`` is the id of an answer that ``messages`` go on from, after
+    form (``stream``, ``usage``, ``thinking``, ``no_calls``) or
+    keep it to be gone on from (``kept``). ``follows`` is the id of an answer that ``messages`` go on from, after
     which the conversation is ``lead`` (the system's messages), the earlier one's rest, and ``messages``."""
 
     model: str

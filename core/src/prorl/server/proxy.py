@@ -20,7 +20,7 @@ import msgspec
 from litestar.types import Receive, Scope, Send
 
 from prorl.capture.apis import API_ROUTES, COUNT, Api, api_of
-from prorl.capture.door import Door, refusal_of
+from prorl.capture.door import ENDED, Door, refusal_of
 from prorl.capture.doors import Doors
 from prorl.capture.messages import Messages
 from prorl.capture.talk import Asked, Marks, Refusal
@@ -58,7 +58,10 @@ class Proxy:
             refusal = _refusal(error, door)
             if door is not None:
                 door.turned_away(path[:300], refusal)
-            await line.whole(refusal.status, api.refusal(refusal))
+            if line.begun:
+                await line.end(api.late_refusal(refusal))
+            else:
+                await line.whole(refusal.status, api.refusal(refusal))
 
     async def _route(self, door: Door, api: Api, what: str, headers: dict[str, str], line: _Line) -> None:
         if what == "GET models":
@@ -86,15 +89,9 @@ class Proxy:
             async with line.watched():
                 while not await line.until(sample.task, self._quiet_s if streams else None):
                     await line.more(api.keep_alive())
-                try:
-                    answer = sample.task.result()
-                except (Exception, asyncio.CancelledError) as error:
-                    if not line.begun:
-                        raise
-                    refusal = _refusal(error, door)
-                    door.turned_away(api.name, refusal)
-                    await line.end(api.late_refusal(refusal))
-                    return
+                if sample.task.cancelled():
+                    raise Refusal("unknown", ENDED)
+                answer = sample.task.result()
                 if streams:
                     await line.more(b"".join(api.stream(asked, answer)))
                     sample.delivered |= await line.end()

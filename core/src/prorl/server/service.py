@@ -16,7 +16,7 @@ from prorl.plugins.registry import Registry
 from prorl.sandbox.manager import SandboxManager
 from prorl.sandbox.plugin import with_settings
 from prorl.server.settings import Settings, check_settings
-from prorl.server.sockets import Sockets
+from prorl.server.sockets import Sockets, sweep
 from prorl.wire.backends import BackendSpec
 from prorl.wire.certificate import read_key
 from prorl.wire.wording import counted
@@ -84,7 +84,7 @@ class Service:
     async def _sweep(self) -> None:
         """What a killed server left behind. A runtime that cannot say is no reason not to start."""
         try:
-            ended = await self.sandboxes.sweep()
+            ended = await asyncio.to_thread(sweep) + await self.sandboxes.sweep()
         except Exception:
             log.exception("sandboxes that a killed server may have left behind were not looked for")
         else:
