@@ -145,6 +145,19 @@ async def test_compaction_repeats_a_reply_that_the_context_cut(play):
     assert messages[-1].role == "tool"
 
 
+async def test_compaction_after_a_long_opening_still_shows_the_newest_observation(play):
+    class Wordy(play.Sums):
+        def messages(self, job):
+            return [Message(role="user", content="u" * 600)]
+
+    steps = [play.says("", play.call("long", n=90)) for _ in range(5)]
+    rollout = long(play, *steps, play.says("4"), room=1_000, context="compact", handler=Wordy())
+    output = await rollout.run()
+    assert (output["ended"], output["cut_observations"]) == ("answer", 0)
+    assert output["compactions"] >= 1
+    assert all(messages[-1].content == "x" * 90 for _, messages in rollout.chat.restarts)
+
+
 async def test_an_authors_own_compaction(play):
     asked = []
 
@@ -258,6 +271,29 @@ def test_shorten_all_is_fair():
 
 
 # --- whatever comes ---
+
+
+@given(
+    texts=st.lists(st.tuples(st.integers(0, 200), st.lists(st.integers(0, 200), max_size=3)), max_size=8),
+    opening=st.integers(0, 3),
+    chars=st.integers(0, 2_000),
+)
+def test_what_is_kept_is_whole_exchanges(texts, opening, chars):
+    head = [Message(role="user", content=f"{index}" * 20) for index in range(opening)]
+    rest = [m for n, sizes in texts for m in (said("a" * n), *(result("r" * size) for size in sizes))]
+    kept = keep_recent([*head, *rest], chars)
+    shown = [message for message in kept if message.content != LEFT_OUT]
+    tail = shown[len(head) :]
+    assert [message.content.startswith(before.content) for message, before in zip(shown, head, strict=False)] == (
+        [True] * len(head)
+    )
+    if texts:
+        assert tail, "the last exchange stays"
+        assert tail[0].role == "assistant"
+        assert [message.role for message in tail] == [message.role for message in rest[-len(tail) :]]
+        last = len(texts[-1][1]) + 1
+        assert tail[:-last] == rest[len(rest) - len(tail) : len(rest) - last], "all others are whole"
+    assert any(LEFT_OUT in message.content for message in kept) == (len(tail) < len(rest))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -103,8 +103,9 @@ class ToolAgentHandler(AgentHandler):
         """A shorter conversation to go on with, when the context is full and the settings say ``context="compact"``.
 
         ``messages`` is the conversation with what could not be added to it; about ``chars`` characters leave half of
-        the context free. Called again with fewer if the outcome does not fit. The default keeps the opening and the
-        latest exchanges; it may be a model's summary as well. A plain exception becomes a ``TaskFault``.
+        what its opening does not take. Called again with fewer if the outcome does not fit. The default keeps the
+        opening and the latest exchanges; it may be a model's summary as well. A plain exception becomes a
+        ``TaskFault``.
 
         ::
 

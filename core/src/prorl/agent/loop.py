@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import takewhile
 from typing import Literal, TypedDict
 
 from prorl.agent.context import keep_recent, length_of, shorten, shorten_all
@@ -207,14 +208,16 @@ class AgentLoop:
         settings, chat = self._settings, self._chat
         if settings.context != "compact" or self.output["compactions"] >= settings.max_compactions:
             return False
-        # Half of the context, going by what a token of this conversation holds.
-        chars = sum(map(length_of, chat.messages)) * (chat.tokens + chat.room) // (2 * max(1, chat.tokens))
+        # Half of what the opening leaves of the context, going by what a token of this conversation holds.
+        opening = sum(length_of(message) for message in takewhile(_opens, messages))
+        whole = sum(map(length_of, chat.messages)) * (chat.tokens + chat.room) // max(1, chat.tokens)
+        extra = max(0, whole - opening) // 2
         for _ in range(_ATTEMPTS):
-            shorter = await self._compact(messages, chars)
+            shorter = await self._compact(messages, opening + extra)
             try:
                 await chat.restart(shorter, origin="compaction", note=why, keep_free=settings.min_reply_tokens)
             except ContextOverflow:
-                chars //= 2
+                extra //= 2
             except TaskFault as fault:
                 if fault.code != "template":
                     raise
@@ -286,6 +289,10 @@ class AgentLoop:
         if index >= self._settings.max_calls_per_turn:
             return f"only the first {self._settings.max_calls_per_turn} calls of a reply are run. Call it again."
         return None
+
+
+def _opens(message: Message) -> bool:
+    return message.role != "assistant"
 
 
 async def _keep_recent(messages: Sequence[Message], chars: int) -> list[Message]:
