@@ -61,7 +61,7 @@ def _with_unit(answer: str, after: str, units: Units) -> str:
         return answer
     for end in reversed(ends):
         unit = text[:end].strip()
-        whole = end == len(text) or not (text[end].isalnum() or text[end] == "_")
+        whole = not (text[end : end + 1].isalnum() or text[end:].lstrip().startswith("_"))
         if whole and unit.lower() not in NO_SYMBOLS and any(units.read(unit)):
             return f"{answer} {unit}"
     return answer

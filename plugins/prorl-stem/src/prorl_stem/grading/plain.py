@@ -44,13 +44,13 @@ def plain(text: str) -> str:
     """``text`` as plain text; what is no number, unit or formula comes out readable, too."""
     text = unwrap(text)
     text = SIUNITX.sub(r"\1 \2", text)
-    for pattern, replacement in ((FONTS, r" \1 "), (FRACTION, r"(\1)/(\2)")):
+    text = DEGREE.sub("°", text)
+    for pattern, replacement in ((SCRIPT, r"^\1"), (FONTS, r" \1 "), (FRACTION, r"(\1)/(\2)")):
         for _ in range(MAX_NESTED):
             text, changed = pattern.subn(replacement, text)
             if not changed:
                 break
     text = text.replace("{,}", "")
-    text = DEGREE.sub("°", text)
     text = SPACES.sub(" ", text)
     for command, sign in COMMANDS:
         text = re.sub(re.escape(command) + ("(?![A-Za-z])" if command[-1].isalpha() else ""), sign, text)

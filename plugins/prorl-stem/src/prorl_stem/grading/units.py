@@ -41,6 +41,7 @@ NO_SYMBOLS = frozenset(
     {"at", "are", "and", "as", "be", "is", "it", "of", "the", "to", "by", "per", "for", "if", "or", "no", "so", "us"}
 )
 MAX_TOKENS = 24
+MAX_POWER = 12
 
 Unit = dict[str, Fraction]
 
@@ -179,16 +180,19 @@ class _Reader:
             return None
         if unit is None:
             return None
-        power = lead * self._power()
+        power = self._power()
+        if power is None:
+            return None
+        power *= lead
         return {name: exponent * power for name, exponent in unit.items()}
 
-    def _power(self) -> Fraction:
+    def _power(self) -> Fraction | None:
         if self._at < len(self._tokens):
             kind, text = self._tokens[self._at]
             if kind == "power":
                 self._at += 1
                 power = Fraction(re.sub(r"[\s^*()+]", "", text).replace("--", "-") or "1")
-                return power if abs(power) <= 20 else Fraction(1)
+                return power if abs(power) <= MAX_POWER else None
             if kind == "name" and text.lower() in ("squared", "cubed"):
                 self._at += 1
                 return Fraction(WORD_POWERS[text.lower()])

@@ -6,6 +6,7 @@ Every failure is a ``GraderFault``: the sample is masked. Nothing that goes wron
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from prorl.api import GraderFault
 from prorl_stem.judge.prompt import MAX_ANSWER_CHARS, messages, new_nonce, read_verdict
@@ -35,9 +36,7 @@ class Judge:
             return Opinion(False, f"the answer has more than {MAX_ANSWER_CHARS} characters")
         orders = [(gold, answer), (answer, gold)] if both_orders else [(gold, answer)]
         try:
-            verdicts = [
-                await persist(lambda order=order: self._ask(question, *order), self._retries) for order in orders
-            ]
+            verdicts = [await persist(partial(self._ask, question, *order), self._retries) for order in orders]
         except NoReply as problem:
             raise GraderFault(f"the judge gave no verdict: {problem}", code=f"judge_{problem.code}") from None
         if all(verdicts):
