@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from prorl.agent.command import CommandAgentHandler, CommandSettings
+from prorl.agent.command import CommandAgentHandler, CommandSettings, Printed
 from prorl.api import HandlerRecord, Job
 from prorl.testing.lab import Lab
 from prorl.testing.script import ScriptedReply
@@ -177,3 +180,21 @@ def test_only_the_jobs_own_door_can_be_reached(run):
         assert f"{path} 404" in printed
     devices = [line.split(":")[0].strip() for line in printed.splitlines() if ":" in line and "bytes" not in line]
     assert not [name for name in devices if name.startswith(("eth", "wl", "en"))], printed
+
+
+@given(st.lists(st.binary(max_size=50), max_size=20), st.integers(2, 60))
+def test_what_is_kept_of_the_output_is_its_beginning_and_end(chunks: list[bytes], limit: int) -> None:
+    printed, whole = Printed(limit), b"".join(chunks)
+
+    async def play() -> None:
+        for chunk in chunks:
+            await printed.add(chunk)
+
+    asyncio.run(play())
+    half = limit // 2
+    if len(whole) <= 2 * half:
+        assert printed.text() == whole.decode("utf-8", "replace").replace("\r\n", "\n")
+    else:
+        note = f"\n[... {len(whole) - 2 * half} bytes left out ...]\n".encode()
+        kept = whole[:half] + note + whole[-half:]
+        assert printed.text() == kept.decode("utf-8", "replace").replace("\r\n", "\n")
