@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from prorl.agent import AgentSettings, keep_recent
 from prorl.agent.context import LEFT_OUT, length_of, shorten_all
-from prorl.agent.loop import AgentLoop, blank_output
+from prorl.agent.loop import AgentLoop
+from prorl.agent.output import blank_output
 from prorl.api import ContextOverflow, Message, Observation, TaskFault, ToolSchema
 from prorl.wire.trajectory import ToolCall
 
@@ -223,6 +224,12 @@ async def test_a_reminder_that_does_not_fit_ends(play):
 async def test_the_context_may_be_full_at_any_turn(play):
     output = await play(play.says("so far", play.call("add", a=1, b=1)), ContextOverflow("full")).run()
     assert (output["ended"], output["answer"]) == ("context", "so far")
+
+
+async def test_an_engine_with_less_room_that_takes_over_gets_a_shorter_conversation(play):
+    steps = (play.says("", play.call("long", n=300)), ContextOverflow("full"), play.says("4"))
+    output = await long(play, *steps, room=1_000, context="compact").run()
+    assert (output["ended"], output["compactions"], output["answer"]) == ("answer", 1, "4")
 
 
 # --- making less of it ---

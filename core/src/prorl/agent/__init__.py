@@ -3,7 +3,7 @@
 from prorl.agent.command import CommandAgentHandler, CommandOutput, CommandSettings
 from prorl.agent.context import keep_recent
 from prorl.agent.handler import ToolAgentHandler
-from prorl.agent.loop import Ended, RunOutput
+from prorl.agent.output import Ended, RunOutput
 from prorl.agent.settings import AgentSettings
 from prorl.agent.subagent import run_agent, run_agents
 

@@ -23,7 +23,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 from prorl.agent.context import keep_recent
-from prorl.agent.loop import AgentLoop, Ended, blank_output
+from prorl.agent.loop import AgentLoop
+from prorl.agent.output import Ended, blank_output
 from prorl.agent.settings import AgentSettings
 from prorl.api.errors import (
     BudgetExceeded,

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from itertools import takewhile
-from typing import Literal, TypedDict
+from collections.abc import Sequence
 
-from prorl.agent.context import keep_recent, length_of, shorten, shorten_all
+from prorl.agent.budget import BudgetedChat, Compact
+from prorl.agent.context import shorten
+from prorl.agent.output import Ended, RunOutput
 from prorl.agent.settings import AgentSettings
-from prorl.api.errors import ContextOverflow, Fault, ModelFault, TaskFault
+from prorl.api.errors import ContextOverflow, Fault, ModelFault
 from prorl.api.job import JobServices
 from prorl.api.llm import Message, Reply
 from prorl.api.sandbox import Sandbox
@@ -32,55 +32,9 @@ from prorl.wire.trajectory import ToolCall
 
 log = logging.getLogger("prorl.agent")
 
-Compact = Callable[[Sequence[Message], int], Awaitable[list[Message]]]
-"""A shorter conversation of about so many characters, made of one that fills the context."""
-
-Ended = Literal["finish", "answer", "max_turns", "context", "length", "timeout", "cancelled", "fault"]
-
 # The name under which a call that names no tool is answered: never the model's own text, templates print it unescaped.
 NO_TOOL = "error"
 CUT = "Your reply was cut off after {tokens} tokens, so nothing in it was done. Be brief, and write any tool call anew."
-_ATTEMPTS = 4  # at cutting a text to a number of tokens, which only the chat can count
-
-
-class RunOutput(TypedDict):
-    """What a run leaves in ``job.run_output``; kept up to date turn by turn, so a run that fails leaves its work.
-
-    ``answer`` is the finish tool's answer, else the last reply's text; ``reply`` is the last reply's text in either
-    case (after any thinking, without its calls). ``tool_errors`` counts observations that were errors; among them
-    ``bad_calls`` (the call could not be used) and ``tool_crashes`` (the tool raised what it should not).
-    ``cut_replies`` and ``cut_observations`` were too long for their limits, ``compactions`` began new segments.
-    """
-
-    answer: str
-    reply: str
-    ended: Ended
-    turns: int
-    tool_calls: int
-    tool_errors: int
-    bad_calls: int
-    tool_crashes: int
-    reminders: int
-    cut_replies: int
-    cut_observations: int
-    compactions: int
-
-
-def blank_output() -> RunOutput:
-    return RunOutput(
-        answer="",
-        reply="",
-        ended="fault",
-        turns=0,
-        tool_calls=0,
-        tool_errors=0,
-        bad_calls=0,
-        tool_crashes=0,
-        reminders=0,
-        cut_replies=0,
-        cut_observations=0,
-        compactions=0,
-    )
 
 
 class AgentLoop:
@@ -105,19 +59,14 @@ class AgentLoop:
         self._context = ToolContext(
             sandbox=sandbox, timeout=settings.tool_timeout_s, output_chars=settings.observation_chars
         )
-        self._chat = services.chat(agent)
+        self._chat = BudgetedChat(services, settings, output, agent=agent, compact=compact)
         self._named = {"agent": agent} if agent else {}
-        self._compact = compact or _keep_recent
         self.output = output
 
     async def run(self, messages: Sequence[Message]) -> None:
         """Go until the end; ``output["ended"]`` says which. Raises ``ContextOverflow`` when the prompt itself leaves no
         room for a reply; ``ModelFault``, ``SandboxFault``, ``TaskFault``."""
         await self._chat.open(messages, [tool.schema() for tool in self._tools])
-        if self._chat.room < self._settings.min_reply_tokens:
-            raise ContextOverflow(
-                f"it leaves {self._chat.room} tokens, and min_reply_tokens asks for {self._settings.min_reply_tokens}"
-            )
         try:
             self.output["ended"] = await self._take_turns()
         except ContextOverflow as full:
@@ -126,12 +75,7 @@ class AgentLoop:
 
     async def _take_turns(self) -> Ended:
         while True:
-            try:
-                reply = await self._reply()
-            except ContextOverflow as full:  # another engine took over, with a smaller context
-                if not await self._begin_anew(self._chat.messages, str(full)):
-                    raise
-                continue
+            reply = await self._reply()
             last = self.output["turns"] >= self._settings.max_turns
             if reply.finish == "length":
                 self.output["cut_replies"] += 1
@@ -142,7 +86,7 @@ class AgentLoop:
                 if last or not self._settings.reminder or self.output["reminders"]:
                     return "answer"
                 self.output["reminders"] += 1
-                await self._observe([Message(role="user", content=self._settings.reminder)])
+                await self._chat.observe([Message(role="user", content=self._settings.reminder)])
                 continue
             began = time.monotonic()
             results = await self._run_calls(reply.tool_calls)
@@ -150,11 +94,11 @@ class AgentLoop:
                 return "finish"
             if last:  # the calls were run all the same: a file they wrote may be what is graded
                 return "max_turns"
-            await self._observe(results, ms=(time.monotonic() - began) * 1000)
+            await self._chat.observe(results, ms=(time.monotonic() - began) * 1000)
 
     async def _reply(self) -> Reply:
         """The next reply. The chat itself accounts for its time and tells the job's watchers."""
-        reply = await self._chat.reply(max_tokens=self._settings.max_reply_tokens)
+        reply = await self._chat.reply()
         if reply.finish == "abort":
             raise ModelFault("the engine aborted the reply", code="aborted")
         self.output["turns"] += 1
@@ -164,71 +108,16 @@ class AgentLoop:
     async def _after_cut(self, reply: Reply, *, last: bool) -> Ended | None:
         """How a reply that is too long ends the rollout, if it does. The end of the context cuts as ``max_tokens``
         does."""
-        if self._chat.room < self._settings.min_reply_tokens:
-            full = f"a reply of {reply.tokens} tokens filled it"
-            if not last and await self._begin_anew(self._chat.messages[:-1], full):
-                return None  # the model replies again, to what it replied to
-            self._chat.note(f"the context is full: {full}")
-            return "context"
+        if self._chat.is_full:
+            full = ContextOverflow(f"a reply of {reply.tokens} tokens filled it")
+            if last:
+                raise full
+            await self._chat.forget_reply(full)
+            return None
         if last or self._settings.cut_reply == "end":
             return "length"
-        await self._observe([Message(role="user", content=CUT.format(tokens=reply.tokens))])
+        await self._chat.observe([Message(role="user", content=CUT.format(tokens=reply.tokens))])
         return None
-
-    async def _observe(self, messages: Sequence[Message], *, ms: float = 0.0) -> None:
-        """Show the model what came of its reply: whole, in a new segment, or cut to what fits; else the context is
-        full, and ``ContextOverflow`` says so."""
-        keep_free = self._settings.min_reply_tokens
-        try:
-            await self._chat.observe(messages, ms=ms, keep_free=keep_free)
-        except ContextOverflow as full:
-            if await self._begin_anew([*self._chat.messages, *messages], str(full)):
-                return
-            last = full
-        else:
-            return
-        shown, least = list(messages), self._settings.min_observation_tokens
-        for _ in range(_ATTEMPTS):
-            free = self._chat.room - keep_free
-            if free < least or not any(message.role == "tool" for message in messages):
-                break
-            chars = sum(map(length_of, shown))
-            shown = shorten_all(messages, int(chars * 0.9 * free / max(last.needed or 0, free + 1)))
-            try:
-                await self._chat.observe(shown, ms=ms, keep_free=keep_free)
-            except ContextOverflow as full:
-                last = full
-            else:
-                self.output["cut_observations"] += 1
-                return
-        raise last
-
-    async def _begin_anew(self, messages: Sequence[Message], why: str) -> bool:
-        """Go on in a new segment with less of the conversation, if the settings allow it and it fits."""
-        settings, chat = self._settings, self._chat
-        if settings.context != "compact" or self.output["compactions"] >= settings.max_compactions:
-            return False
-        # Half of what the opening leaves of the context, going by what a token of this conversation holds.
-        opening = sum(length_of(message) for message in takewhile(_opens, messages))
-        whole = sum(map(length_of, chat.messages)) * (chat.tokens + chat.room) // max(1, chat.tokens)
-        extra = max(0, whole - opening) // 2
-        for _ in range(_ATTEMPTS):
-            shorter = await self._compact(messages, opening + extra)
-            try:
-                await chat.restart(shorter, origin="compaction", note=why, keep_free=settings.min_reply_tokens)
-            except ContextOverflow:
-                extra //= 2
-            except TaskFault as fault:
-                if fault.code != "template":
-                    raise
-                # What the policy said may be what the template refuses: that must not have its sample masked.
-                chat.note(f"no compaction: {fault}")
-                return False
-            else:
-                self.output["compactions"] += 1
-                self._services.emit("chat.compacted", messages=len(shorter), of=len(messages), **self._named)
-                return True
-        return False
 
     async def _run_calls(self, calls: Sequence[ToolCall]) -> list[Message] | None:
         """The calls' observations, in order; ``None`` when one of them ended the rollout."""
@@ -289,11 +178,3 @@ class AgentLoop:
         if index >= self._settings.max_calls_per_turn:
             return f"only the first {self._settings.max_calls_per_turn} calls of a reply are run. Call it again."
         return None
-
-
-def _opens(message: Message) -> bool:
-    return message.role != "assistant"
-
-
-async def _keep_recent(messages: Sequence[Message], chars: int) -> list[Message]:
-    return keep_recent(messages, chars)

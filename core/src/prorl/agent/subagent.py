@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from prorl.agent.loop import AgentLoop, Compact, RunOutput, blank_output
+from prorl.agent.budget import Compact
+from prorl.agent.loop import AgentLoop
+from prorl.agent.output import RunOutput, blank_output
 from prorl.agent.settings import AgentSettings
 from prorl.api.errors import ConfigError, ContextOverflow, TaskFault
 from prorl.api.job import Job
