@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from prorl.client import ServiceError
 from prorl.testing.engines import LlamaEngine
 from prorl.testing.lab import Lab
+from prorl.testing.script import ScriptedRequest
 from prorl.wire import RolloutResult
+from prorl_math.rows import read_row
 
 DEEPSCALER = {"problem": "If $2^8=4^x$, what is the value of $x$?", "answer": "4", "solution": "$x=\\boxed{4}$"}
 AMC = {
@@ -117,3 +120,57 @@ def test_a_real_model() -> None:
     assert result.policy_versions == ["1"]
     assert result.trajectory.logprob_kind == "raw"
     check_tokens(result)
+
+
+def test_python_and_bash_side_by_side_by_their_other_names() -> None:
+    replies = [
+        call("execute_ipython_cell", code="x = 2**8"),
+        call("execute_bash", command="echo $((2 ** 8)) > /tmp/eight; cat /tmp/eight"),
+        call("execute_ipython_cell", code="import math; print(int(math.log(x, 4)), open('/tmp/eight').read())"),
+        "So $x = \\boxed{4}$.",
+    ]
+    with Lab(replies) as lab:
+        result = lab.rollout(DEEPSCALER, domain="math", settings={"tools": ["ipython", "bash"]})
+    assert (result.error, result.reward) == (None, 1.0)
+    prompt, *_ = result.trajectory.turns
+    assert "IPython" in prompt.text
+    assert "bash" in prompt.text
+    observed = [turn.text for turn in result.trajectory.turns if turn.role == "tool"]
+    assert len(observed) == 3
+    assert "256" in observed[1]
+    assert "4 256" in observed[2]  # one sandbox for both
+    check_tokens(result)
+
+
+def test_no_tools_and_no_sandbox() -> None:
+    with Lab(["Easy: 2 * 4 = 8, so it is $\\boxed{4}$."]) as lab:
+        result = lab.rollout(DEEPSCALER, domain="math", settings={"tools": [], "system_prompt": ""})
+    assert (result.error, result.reward, result.metrics["tool_calls"]) == (None, 1.0, 0)
+
+
+def test_settings_of_the_server_and_of_the_job() -> None:
+    settings = {"handlers": {"math": {"reward_wrong": -0.5, "reward_no_answer": -1.0, "read_from": ["box"]}}}
+    with Lab(["Answer: 4"], settings=settings) as lab:
+        assert lab.rollout(DEEPSCALER, domain="math").reward == -1.0
+        assert lab.rollout(DEEPSCALER, domain="math", settings={"read_from": ["line"]}).reward == 1.0
+        wrong = {**DEEPSCALER, "answer": "5"}
+        assert lab.rollout(wrong, domain="math", settings={"read_from": ["line"]}).reward == -0.5
+        with pytest.raises(ServiceError, match=r"settings of math: .*read_from"):
+            lab.rollout(DEEPSCALER, domain="math", settings={"read_from": ["thoughts"]})
+
+
+def test_every_shared_row_right_and_wrong(shared_rows: list[dict[str, Any]]) -> None:
+    """The gold in a box is rewarded and another number is not, through the whole server; nothing is masked."""
+    answers = {read_row(row).messages[-1].content: read_row(row).gold for row in shared_rows}
+
+    def policy(request: ScriptedRequest) -> str:
+        gold = next(gold for question, gold in answers.items() if question in request.prompt)
+        return f"$\\boxed{{{gold}}}$" if request.sampling["seed"] == 1 else "$\\boxed{271828}$"
+
+    with Lab(policy) as lab:
+        for row in shared_rows:
+            for seed in (1, 2):
+                result = lab.rollout(
+                    row, domain="math", sampling_params={"seed": seed}, settings={"tools": [], "system_prompt": ""}
+                )
+                assert (result.error, result.mask_sample, result.reward) == (None, False, float(seed == 1)), row
