@@ -11,7 +11,7 @@ from tokenizers import AddedToken
 from prorl.api.llm import Conversation, EngineInfo, Generation, Message, Tokenizer, ToolSchema
 from prorl.llm.chat import ChatSession, ChatSetup
 from prorl.llm.lease import Sampled
-from prorl.llm.ledger import Ledger
+from prorl.llm.ledger import Ledger, Source
 from prorl.llm.renderers import RendererCache
 from prorl.llm.rendering import Renderer
 from prorl.llm.template import ChatTemplate
@@ -19,6 +19,7 @@ from prorl.llm.tokenizers import LocalTokenizer
 from prorl.llm.toolformats import formats, function_form
 from prorl.testing.bytebpe import build_tokenizer
 from prorl.wire.sampling import SamplingParams
+from prorl.wire.trajectory import VersionSpan
 
 TEMPLATES = Path(__file__).parent / "templates"
 HEADERS = (
@@ -186,3 +187,28 @@ class Kit:
 @pytest.fixture(scope="session")
 def kit() -> Kit:
     return Kit()
+
+
+@pytest.fixture
+def trajectory(kit):
+    """Two conversations, a reply of two versions, a compaction, a branch, and a branch in which nothing happened."""
+    ledger = Ledger()
+    source = Source(model="m", tokenizer="t#1", template="t#2")
+    main = ledger.open([1, 2, 3], text="prompt", source=source)
+
+    def reply(stream, ids, version="1", **more):
+        stream.append_sampled(
+            kit.generation(ids, **more), after=stream.ids, backend="http://e", policy_version=version, text=f"{ids}"
+        )
+
+    reply(main, [4, 5], weight_spans=[VersionSpan("", 1), VersionSpan("2", 1)], cached_tokens=3)
+    main.append_rendered([6], role="tool", text="42", ms=1.5)
+    twin = ledger.branch(main, 5)
+    ledger.branch(main, 3)
+    twin.append_rendered([8], role="user", text="again")
+    reply(twin, [9])
+    reply(main, [7, 4], "2")
+    after = ledger.open([1, 9], text="summary", source=source, origin="compaction", parent=main)
+    reply(after, [5])
+    ledger.note("compacted")
+    return ledger.trajectory()
