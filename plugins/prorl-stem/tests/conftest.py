@@ -2,7 +2,11 @@
 
 import json
 import os
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import pytest_asyncio
@@ -54,3 +58,99 @@ def cache_folder(tmp_path_factory):
 async def graders():
     async with GraderPool("prorl_stem.grading.ladder:grade", size=1) as pool:
         yield pool
+
+
+class Asked(NamedTuple):
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+
+class Reply(NamedTuple):
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = {}
+    wait: threading.Event | None = None
+
+
+class Peer:
+    """A service of the net, on this machine: plays replies in order (the last one for good), remembers what it heard."""
+
+    def __init__(self, *replies):
+        self.replies = list(replies)
+        self.asked = []
+        peer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self):
+                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                asked = Asked(self.command, self.path, headers, body)
+                peer.asked.append(asked)
+                reply = peer.replies.pop(0) if len(peer.replies) > 1 else peer.replies[0]
+                reply = reply(asked) if callable(reply) else reply
+                if reply.wait is not None:
+                    reply.wait.wait(30)
+                try:
+                    self.send_response(reply.status)
+                    for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
+                        self.send_header(name, value)
+                    self.end_headers()
+                    self.wfile.write(reply.body)
+                except ConnectionError:
+                    self.close_connection = True
+
+            do_GET = do_POST = answer
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.port = self._server.server_port
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def peer():
+    """``peer(reply, ...)`` starts one; ``peer.Reply`` makes replies."""
+    opened = []
+
+    def start(*replies):
+        opened.append(Peer(*replies))
+        return opened[-1]
+
+    start.Reply = Reply
+    start.json = lambda content, status=200, **headers: Reply(status, json.dumps(content).encode(), headers)
+    yield start
+    for one in opened:
+        for reply in one.replies:
+            if isinstance(reply, Reply) and reply.wait is not None:
+                reply.wait.set()
+        one.close()
+
+
+@pytest.fixture
+def no_waiting(monkeypatch):
+    """The waits before asking again, kept in a list instead of waited for."""
+    waits = []
+
+    async def sleep(seconds):
+        waits.append(seconds)
+
+    monkeypatch.setattr("prorl_stem.patience.asyncio", SimpleNamespace(sleep=sleep))
+    return waits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
-from lxml import html
+from lxml import etree, html
 
 from prorl_stem.search.backend import Hit
 from prorl_stem.search.http import HttpBackend
@@ -25,7 +25,10 @@ class DuckDuckGo(HttpBackend):
         return httpx.Request("POST", self._address, data={"q": query[:499], "kl": ""}, headers={"User-Agent": AGENT})
 
     def hits(self, body: bytes) -> list[Hit]:
-        page = html.document_fromstring(body, parser=html.HTMLParser(encoding="utf-8"))
+        try:
+            page = html.document_fromstring(body, parser=html.HTMLParser(encoding="utf-8"))
+        except etree.LxmlError as error:
+            raise ValueError("no page") from error
         found = []
         for result in page.xpath(RESULT):
             links = result.xpath(TITLE)
