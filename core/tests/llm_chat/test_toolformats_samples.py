@@ -312,3 +312,17 @@ def test_a_call_that_cannot_be_read_stays_in_the_content(name):
     parsed = FORMATS[name].parse(bad, tools=TOOLS)
     assert parsed.tool_calls[0].error
     assert parsed.content == bad.rstrip()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pythonic", "[f(x) for x in y]"),
+        ("pythonic", "[a(b"),
+        ("llama-json", '{"name": oops}'),
+        ("llama-json", '{"name": "B"}'),
+    ],
+)
+def test_without_tools_brackets_are_an_answer(name, text):
+    parsed = FORMATS[name].parse(text)
+    assert (parsed.answer, parsed.tool_calls) == (text, [])

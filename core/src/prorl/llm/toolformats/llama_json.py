@@ -61,7 +61,8 @@ class LlamaJsonFormat:
         if marked and not text.startswith("{", start):
             return Read([broken("no JSON object stands after <|python_tag|>", self.how)], len(text))
         before = text[max(0, start - _LOOK_BACK) : start].rstrip()
-        meant = marked or not before or before.endswith((";", "</think>"))
+        # Where there are no tools, JSON is an answer.
+        meant = marked or (bool(known) and (not before or before.endswith((";", "</think>"))))
         try:
             value, end = decode_json(text, start)
         except ValueError as error:

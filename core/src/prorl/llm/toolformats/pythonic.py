@@ -74,7 +74,7 @@ class PythonicFormat:
     def _read(self, text: str, found: re.Match[str], known: set[str]) -> Read | None:
         first = found["first"]
         # Brackets at the beginning of a line need not be a call: only one of a tool that exists can be a bad one.
-        doubtful = bool(known) and first not in known
+        doubtful = first not in known
         try:
             source, end = _list_of_calls(text, found.end() - 1)
         except ValueError as error:
