@@ -256,3 +256,27 @@ def test_counting_tokens_records_nothing(house, sdk):
         assert counted == client.messages.create(**agent.asks()).usage.input_tokens
     assert len(job.result.trajectory.segments) == 1
     assert job.metrics["calls"] == 1
+
+
+BROKEN = '<tool_call>\n{"name": "weather", "arguments": {\n</tool_call>'
+WHOLE = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+
+
+def test_calls_that_cannot_be_read_are_text_to_the_agent(house, exact, sdk):
+    """And what the agent sends back of them is found again."""
+    replies = iter([f"Hm. {BROKEN}", f"{WHOLE}\n{BROKEN}", f"So: {WHOLE}"])
+    with house(lambda request: next(replies)) as house, house.job() as job:
+        agent = OpenAIChat(job)
+        client = sdk(openai.OpenAI, **agent.options)
+        first = client.chat.completions.create(**agent.asks())
+        assert first.choices[0].message.content == f"Hm. {BROKEN}"
+        assert agent.heard(first)[1:3] == ([], "stop")
+        agent.say("That was no call.")
+        second = client.chat.completions.create(**agent.asks())
+        assert agent.heard(second)[1] == [("weather", {"city": "Rome"})]
+        agent.tools = []  # of no use to an agent that offers none: another conversation, and text
+        third = client.chat.completions.create(model="any", messages=agent.messages)
+        assert third.choices[0].message.content == f"So: {WHOLE}"
+    assert job.metrics["broken_calls"] == 2
+    assert len(job.result.trajectory.segments) == 2
+    exact(house, job.result)
