@@ -145,6 +145,11 @@ def test_a_failing_engine_is_not_the_policys_fault(run):
     assert "urllib" in result.artifacts["agent_output"]
 
 
+def test_a_prompt_that_never_fits_is_the_tasks_fault(run):
+    result, _ = run(["never"], instance={"env": {"QUESTION": "word " * 5000}})
+    assert (result.error.kind, result.error.code, result.mask_sample) == ("task", "prompt_too_long", True)
+
+
 def test_a_budget_that_runs_out_is_graded_on_what_was_done(run):
     result, _ = run(["Paris"], instance={"command": "python3 agent.py; sleep 98765"}, budgets={"run_s": 12.0})
     assert (result.status, result.error.code) == ("timed_out", "run_budget")

@@ -182,7 +182,7 @@ def test_the_sdks_own_retries_leave_one_segment(house, sdk):
         client = sdk(openai.OpenAI, base_url=f"{job.url}/v1", api_key=job.key, max_retries=4)
         said = client.chat.completions.create(**ASKED)
         assert said.choices[0].message.content == "At last."
-    assert job.result.metrics["fault"] == ""
+    assert (job.result.metrics["fault"], job.metrics["calls"]) == ("", 1)
     trajectory = job.result.trajectory
     assert [turn.role for turn in trajectory.turns] == ["prompt", "assistant"]
     assert len(trajectory.segments) == 1

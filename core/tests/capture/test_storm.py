@@ -1,5 +1,5 @@
-"""Agents that do everything at once: branches, retries, hang-ups, on several threads. Whatever the order, the tokens are
-exact, and nothing is sampled twice for a retry."""
+"""Agents that do everything at once: branches, retries, hang-ups, on several threads. Whatever the order, all tokens
+are exact, and nothing is sampled twice for a retry."""
 
 from __future__ import annotations
 

@@ -179,6 +179,8 @@ class CommandAgentHandler(AgentHandler):
             raise SandboxFault(f"the command could not be run: {result.error}", code="command_failed")
         if capture.fault is not None:  # the harness may have made of it what it likes
             raise capture.fault
+        if not capture.calls and capture.metrics()["context_overflows"]:
+            raise TaskFault("the agent's first prompt does not fit the model's context", code="prompt_too_long")
         if not capture.calls:
             raise TaskFault(_nothing_captured(capture, output), code="nothing_captured")
         return output

@@ -244,23 +244,13 @@ class Door:
         self, prompt: Prompt[Place, Sample], messages: tuple[Heard, ...], asked: Asked, marks: Marks
     ) -> Answer:
         try:
-            line = await self._stand_at(prompt, messages, asked, marks)
-            try:
-                before = line.chat.tokens
-                limit = min(asked.max_tokens or self._max_tokens, self._max_tokens)
-                reply = await line.chat.reply(max_tokens=limit)
-                place = line.stand()
-            finally:
-                line.busy = False
-        except ContextOverflow:
-            self._counts["context_overflows"] += 1
+            reply, place, before = await self._reply(prompt, messages, asked, marks)
+        except BaseException as error:
+            self.calls -= 1
+            self._counts["context_overflows"] += isinstance(error, ContextOverflow)
+            if isinstance(error, ModelFault) and not isinstance(error, ContextOverflow):
+                self.fault = error
             raise
-        except ModelFault as fault:
-            self.fault = fault
-            raise
-        if reply.finish == "abort":
-            self.fault = ModelFault("the engine aborted the reply", code="aborted")
-            raise self.fault
         self.fault = None
         answer = self._answer(reply, asked, before)
         message = Heard(role="assistant", text=answer.text, calls=answer.calls)
@@ -268,6 +258,22 @@ class Door:
         if "kept" in asked.wants:
             self._answers[answer.id] = (*messages, message)
         return answer
+
+    async def _reply(
+        self, prompt: Prompt[Place, Sample], messages: tuple[Heard, ...], asked: Asked, marks: Marks
+    ) -> tuple[Reply, Place, int]:
+        """A reply, the place behind it, and how many tokens it was sampled after."""
+        line = await self._stand_at(prompt, messages, asked, marks)
+        try:
+            before = line.chat.tokens
+            limit = min(asked.max_tokens or self._max_tokens, self._max_tokens)
+            reply = await line.chat.reply(max_tokens=limit)
+            place = line.stand()
+        finally:
+            line.busy = False
+        if reply.finish == "abort":
+            raise ModelFault("the engine aborted the reply", code="aborted")
+        return reply, place, before
 
     async def _stand_at(
         self, prompt: Prompt[Place, Sample], messages: tuple[Heard, ...], asked: Asked, marks: Marks
