@@ -131,7 +131,6 @@ LEAVES = {
     "a file in the working directory": "open('/workspace/left', 'x')",
     "a file beside the program": "open('left', 'x')",
     "a hidden folder": "import os; os.makedirs('/dev/shm/.x/y/z')",
-    "a System V segment": "import ctypes; assert ctypes.CDLL(None).shmget(4711, 100, 0o2666 | 0o1000) >= 0",
     "a process in a session of its own": """
 import os, signal
 if os.fork() == 0:
@@ -163,13 +162,26 @@ async def test_a_program_that_leaves_nothing_has_one_sandbox_for_all(court):
     assert (judged.passed, judged.sandboxes) == (20, 1), judged.reason
 
 
-async def test_message_queues_cannot_be_had(court):
-    source = """
-import ctypes
-libc = ctypes.CDLL(None, use_errno=True)
-print(libc.mq_open(b'/left', 0o102, 0o600, None))
+KEPT = {
+    "a System V segment": "shmget(4711, 100, 0o1666)",
+    "a System V semaphore": "semget(4711, 1, 0o1666)",
+    "a System V queue": "msgget(4711, 0o1666)",
+    "a message queue": "mq_open(b'/left', 0o102, 0o600, None)",
+    "a key": "syscall(NUMBER['add_key'], b'user', b'left', b'x', 1, -4)",
+    "a memory file": "syscall(NUMBER['memfd_create'], b'left', 0)",
+    "a trace": "ptrace(16, os.getppid(), 0, 0)",
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+async def test_what_outlives_a_program_or_escapes_its_limits_is_refused(court, name):
+    source = f"""
+import ctypes, os
+NUMBER = dict(add_key=248, memfd_create=319) if os.uname().machine == 'x86_64' else dict(add_key=217, memfd_create=279)
+ctypes.set_errno(0)
+print(ctypes.CDLL(None, use_errno=True).{KEPT[name]}, ctypes.get_errno())
 """
-    judged = await court.judge(source, ("", "-1"), settings=ALL)
+    judged = await court.judge(source, ("", "-1 1"), settings=ALL)
     assert judged.passed == 1, judged.reason
 
 

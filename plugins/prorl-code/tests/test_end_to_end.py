@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,6 +151,23 @@ def test_shared_rows_and_a_program_that_is_right_for_one(shared_rows: list[dict[
         ("completed", None, 0.0),
         ("completed", None, 0.0),
     ]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(LlamaEngine.available() is not None, reason=str(LlamaEngine.available()))
+def test_shared_rows_by_the_command_line_and_a_real_model(shared_rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in shared_rows))
+    with LlamaEngine(n_ctx=8192, parallel=1) as llama, lab([]) as running:
+        running.client.clear_llm_server()
+        running.client.add_llm_server(llama.url)
+        command = [str(Path(sys.executable).parent / "prorl"), "rollout", str(rows), "--server", running.url]
+        options = ["--out", str(out), "--max-tokens", "64", "--set", "max_turns=2", "--seed", "3"]
+        done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    results = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(result["status"], result["error"]) for result in results] == [("completed", None)] * len(shared_rows)
+    assert {result["metrics"]["verdict"] for result in results} <= {"no_answer", "runtime_error", "wrong_answer"}
 
 
 @pytest.mark.skipif(LlamaEngine.available() is not None, reason=str(LlamaEngine.available()))

@@ -1,4 +1,4 @@
-"""Programs that run inside a judge's sandbox: the standard library alone, Python 3.9 or newer, one file each.
+"""Programs that run inside a judge's sandbox: the standard library alone, Python 3.9 or newer.
 
-They are never imported by the server; their text is sent into the sandbox.
+The server never imports them; their text is sent into the sandbox.
 """

@@ -1,20 +1,19 @@
 """Runs one program on many inputs, one fresh process after another, and says of each how it ended and what it left.
 
-``python3 -I -S runner.py PARTS``: the request is in PARTS files beside this one (base64 of JSON, deleted before any
-program starts); per run one line of JSON goes to standard output behind a secret word, which no program can know. What
-is expected of a program is not in the request.
+The request is JSON in files of the runner's own folder, all of which is deleted before any program starts; per run one
+line of JSON goes to standard output behind a secret word, which no program can know. What is expected of a program is
+not in the request.
 
-A sandbox is only used again when a run left nothing in it: no process, no file, no System V object. That is checked,
-not tidied up, so one test cannot prepare anything for the next.
+A sandbox is only used again when a run left nothing in it, no process and no file. That is checked, not tidied up, so
+one test cannot prepare anything for the next.
 """
 
 # pathlib would double the time that this program takes to start
-# ruff: noqa: PTH100, PTH102, PTH106, PTH108, PTH110, PTH116, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH102, PTH106, PTH108, PTH118, PTH120, PTH123
 from __future__ import annotations
 
 import base64
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -25,24 +24,19 @@ import stat
 import sys
 import time
 
+from .confine import confine, hide_and_adopt
+from .remains import below, changed, read, snapshot, writable_mounts
+
 TYPE_CHECKING = False  # typing's own costs its import
 if TYPE_CHECKING:
     from typing import Any
 
-PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
-RLIMIT_MSGQUEUE = 12
-RLIMIT_NICE, RLIMIT_RTPRIO = 13, 14
-STACK = 64 << 20
-OPEN_FILES = 256
 TICK = 0.05
 GONE_WITHIN = 3.0
 STDERR_KEPT = 4000
 INLINE = 40_000  # characters of a line; a longer one goes into files
 PRINTED = 80_000  # and of all lines: more would be kept in a file by who reads them
 PART = 600_000
-MAX_FILES = 5000
-SYSTEM_V = ("/proc/sysvipc/shm", "/proc/sysvipc/sem", "/proc/sysvipc/msg")
-NO_FILES = ("proc", "sysfs", "devpts", "devtmpfs", "cgroup", "cgroup2", "mqueue")
 VALUE_FD = 3
 
 
@@ -119,16 +113,7 @@ class Run:
         moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, VALUE_FD + 1) for fd in (stdin, stdout, self.err, self.value)]
         for target, fd in enumerate(moved):
             os.dup2(fd, target, inheritable=True)
-        limits = self.limits
-        lower(resource.RLIMIT_CORE, 0)
-        lower(RLIMIT_MSGQUEUE, 0)
-        lower(RLIMIT_NICE, 0)
-        lower(RLIMIT_RTPRIO, 0)
-        lower(resource.RLIMIT_CPU, int(limits["cpu_s"]) + 2)
-        lower(resource.RLIMIT_AS, limits["memory_mb"] << 20)
-        lower(resource.RLIMIT_FSIZE, limits["output_bytes"])
-        lower(resource.RLIMIT_NOFILE, OPEN_FILES)
-        lower(resource.RLIMIT_STACK, STACK)
+        confine(self.limits)
         env = {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": self.place,
@@ -240,116 +225,43 @@ class Run:
         return None
 
 
-def lower(what: int, value: int) -> None:
-    hard = resource.getrlimit(what)[1]
-    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(what, (value, value))
-
-
-def read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def below(root: int) -> list[int]:
-    """The pids of all descendants of ``root``."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                parent = int(read(f"/proc/{name}/stat").rpartition(b")")[2].split()[1])
-                children.setdefault(parent, []).append(int(name))
-    found, pending = [], [root]
-    while pending:
-        new = children.get(pending.pop(), [])
-        found += new
-        pending += new
-    return found
-
-
-def writable_mounts() -> list[str] | None:
-    """Where a program could leave something; ``None`` when that cannot be looked through."""
-    found = []
-    for line in read("/proc/self/mountinfo").decode("utf-8", "replace").splitlines():
-        before, _, after = line.partition(" - ")
-        fields = before.split()
-        kind, options = after.split()[0], after.split()[2].split(",")
-        writable = "rw" in fields[5].split(",") and "rw" in options
-        if writable and kind not in NO_FILES and os.access(fields[4], os.W_OK | os.X_OK):
-            found.append(fields[4])
-    return None if "/" in found else found
-
-
-def snapshot(places: list[str]) -> list[tuple[object, ...]] | None:
-    """Everything that stands in the writable places, with what tells that it was touched; ``None``: too much.
-
-    What is mounted inside of them is another place, or read-only.
-    """
-    seen: list[tuple[object, ...]] = []
-    for place in places:
-        device = os.stat(place).st_dev
-        pending = [place]
-        while pending:
-            for entry in sorted(os.scandir(pending.pop()), key=lambda entry: entry.name):
-                found = entry.stat(follow_symlinks=False)
-                is_folder = stat.S_ISDIR(found.st_mode)
-                if is_folder and found.st_dev != device:
-                    continue
-                if is_folder:
-                    pending.append(entry.path)
-                # The time of a folder changes with each run's own; who lists it sees what is new in it anyway.
-                when = 0 if is_folder else (found.st_mtime_ns, found.st_ctime_ns)
-                seen.append((entry.path, found.st_ino, found.st_mode, found.st_size * (not is_folder), when))
-                if len(seen) > MAX_FILES:
-                    return None
-    seen.append(tuple(len(read(path).splitlines()) for path in SYSTEM_V if os.path.exists(path)))
-    return seen
-
-
-def changed(places: list[str], before: list[tuple[object, ...]]) -> str | None:
-    try:
-        return "files" if snapshot(places) != before else None
-    except OSError:  # a folder that cannot be looked into is not as it was
-        return "files"
-
-
-def emit(word: str, report: dict[str, Any], folder: str, printed: int) -> tuple[int, bool]:
-    """One line per run. What is long goes into files, which are read when this process has ended."""
+def emit(word: str, report: dict[str, Any], folder: str) -> tuple[int, bool]:
+    """One line per run; its length, and whether more is in files, to be read when this process has ended."""
     line = json.dumps(report)
-    if len(line) > INLINE:
+    long = len(line) > INLINE
+    if long:
         parts = [line[start : start + PART] for start in range(0, len(line), PART)]
         for number, part in enumerate(parts):
-            with open(os.path.join(folder, f".judge-out-{number}"), "w") as file:
+            with open(os.path.join(folder, f"out-{number}"), "w") as file:
                 file.write(part)
         line = json.dumps({"parts": len(parts)})
     sys.stdout.write(f"{word} {line}\n")
     sys.stdout.flush()
-    return printed + len(line), "parts" in line[:9]
+    return len(line), long
 
 
-def main(parts: int) -> None:
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # nothing of the same user may read our memory, where the inputs are
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    folder = os.path.dirname(os.path.abspath(__file__))
-    text = b"".join(read(os.path.join(folder, f".judge-in-{number}")) for number in range(parts))
-    for name in os.listdir(folder):
-        if name.startswith(".judge"):
-            os.unlink(os.path.join(folder, name))
-    request = json.loads(text)
-    word = request["word"]
+def clear(folder: str) -> None:
+    """Our own files, this text among them: what runs later shall find nothing."""
+    for place, folders, names in os.walk(folder, topdown=False):
+        for name in names:
+            os.unlink(os.path.join(place, name))
+        for name in folders:
+            os.rmdir(os.path.join(place, name))
+
+
+def main(folder: str, parts: int) -> None:
+    hide_and_adopt()
+    request = json.loads(b"".join(read(os.path.join(folder, f"in-{number}")) for number in range(parts)))
+    clear(folder)
     places = writable_mounts()
     before = snapshot(places) if places else None
     printed = 0
     for run in request["runs"]:
-        report = Run(request, run, os.path.join(folder, "case")).go()
+        report = Run(request, run, os.path.join(os.path.dirname(folder), "case")).go()
         if report["left"] is None:
             report["left"] = "unknown" if before is None else changed(places or [], before)
-        printed, long = emit(word, report, folder, printed)
+        length, long = emit(request["word"], report, folder)
+        printed += length
         if report["left"] or long or printed > PRINTED or (request["stop"] and report["ended"] != "exit"):
             break
-    emit(word, {"done": True}, folder, printed)  # ended by our own will, and not because somebody ended us
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    emit(request["word"], {"done": True}, folder)  # ended by our own will, and not because somebody ended us

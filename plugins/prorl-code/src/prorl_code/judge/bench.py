@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib.resources
 import secrets
+import shlex
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from types import TracebackType
@@ -21,7 +22,11 @@ from prorl.api import GraderFault, Sandbox, SandboxFault
 from prorl_code.judge.program import Program, Ran, Report, Run, RunLimits, packed, request, unpacked
 
 Open = Callable[[], Awaitable[Sandbox]]
-FOLDER = "/workspace"
+FOLDER = ".judge"  # below the sandbox's working directory
+INSIDE = ("__init__", "confine", "remains", "runner")
+BOOT = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from inside.runner import main; main(sys.argv[1], int(sys.argv[2]))"
+)
 PART = 600_000  # bytes of a file written or read by one action
 MAX_REQUEST = 8 << 20
 MAX_RUNS = 64
@@ -47,7 +52,8 @@ class Bench:
         self._program = program
         self._limits = limits
         self._stop = stop
-        self._runner = importlib.resources.files("prorl_code").joinpath("inside/runner.py").read_bytes()
+        inside = importlib.resources.files("prorl_code").joinpath("inside")
+        self._runner = {f"inside/{name}.py": inside.joinpath(f"{name}.py").read_bytes() for name in INSIDE}
         self._sandbox: Sandbox | None = None
 
     async def __aenter__(self) -> Self:
@@ -137,14 +143,16 @@ class Bench:
     async def _act(self, sandbox: Sandbox, runs: tuple[Run, ...], reading: _Reading) -> None:
         asked = request(reading.word, self._program, runs, self._limits, stop=self._stop)
         parts = [asked[start : start + PART] for start in range(0, len(asked), PART)]
-        files = {f"{FOLDER}/.judge-in-{number}": part for number, part in enumerate(parts)}
+        files = {f"in-{number}": part for number, part in enumerate(parts)}
+        folder = f"{sandbox.workdir}/{FOLDER}"
         try:
-            for path, data in {**files, f"{FOLDER}/.judge.py": self._runner}.items():
-                written = await sandbox.act("write", {"path": path, "data": packed(data)}, timeout=ACTION_S)
-                if written.outcome != "ok":
+            for name, data in {**files, **self._runner}.items():
+                wanted = {"path": f"{folder}/{name}", "data": packed(data)}
+                if (await sandbox.act("write", wanted, timeout=ACTION_S)).outcome != "ok":
                     return
-            command = {"command": f"python3 -I -S {FOLDER}/.judge.py {len(parts)}"}
-            await sandbox.act("bash", command, timeout=len(runs) * self._patience(), on_output=reading.feed)
+            command = f"python3 -I -S -B -c {shlex.quote(BOOT)} {shlex.quote(folder)} {len(parts)}"
+            timeout = len(runs) * self._patience()
+            await sandbox.act("bash", {"command": command}, timeout=timeout, on_output=reading.feed)
         finally:
             reading.end()
 
@@ -182,7 +190,7 @@ class _Reading:
 async def _read_parts(sandbox: Sandbox, parts: int) -> Report:
     text = b""
     for number in range(parts):
-        wanted = {"path": f"{FOLDER}/.judge-out-{number}", "limit": PART}
+        wanted = {"path": f"{sandbox.workdir}/{FOLDER}/out-{number}", "limit": PART}
         data = (await sandbox.act("read", wanted, timeout=ACTION_S)).data.get("data")
         text += unpacked(data if isinstance(data, str) else "no file")
     return _report.decode(text)
