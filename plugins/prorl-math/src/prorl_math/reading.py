@@ -16,14 +16,19 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 
 TIDY = NormalizationConfig(
-    basic_latex=True, units=True, malformed_operators=True, nits=True, boxed="none", equations=False
+    basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
 )
 AS_WRITTEN = ConversionConfig(lowercase_symbols=False)
 GROUP = re.compile(r"(?<![\d.])(?<!\d,)\d{1,3}(?:,\d{3})+(?!\d|,\d)")
 BRACED = re.compile(r"(?:\\left\s*)?\\(?:\{|lbrace).*\\(?:\}|rbrace)", re.DOTALL)
+# what a number counts ("3\\text{ apples}"): a unit that units.py does not know
+COUNTED = re.compile(
+    r"(?<=[\w})!\]])(?:\\[,;: !]|~|\s)*\\(?:text|textrm|mbox|mathrm)\s*\{[^{}\d]*\}(?:\^\{?[23]\}?)?\s*\Z"
+)
 CHAIN = re.compile(r"(?<![\\<>!])=")
 IMAGINARY = re.compile(r"(?<![A-Za-z\\])i(?![A-Za-z])")
 DECIMAL_DIGITS = 40
+CONDITIONS = (sympy.Gt, sympy.Ge, sympy.Lt, sympy.Le, sympy.Ne, sympy.And)
 MAX_DEPTH = 40  # the parser's time is exponential in it
 
 
@@ -39,16 +44,27 @@ def read(text: str) -> Any:
     """The sympy object, or ``None`` when the text is no mathematics."""
     if depth(text) > MAX_DEPTH:
         return None
-    tidy = normalize_latex(text, TIDY)
+    tidy = normalize_latex(COUNTED.sub("", text), TIDY)
     steps = CHAIN.split(tidy)
     last_step = [steps[-1]] if len(steps) > 2 and not re.search("[,;]", tidy) else []
     for attempt in (tidy, *last_step):
         value = parse(attempt)
         if value is not None:
-            if isinstance(value, sympy.FiniteSet) and BRACED.fullmatch(tidy.strip()):
-                return sympy.FiniteSet(*value.args)  # in braces there is no order; the parser's own set remembers one
-            return value
+            return with_its_words(value, text.strip())
     return None
+
+
+def with_its_words(value: Any, text: str) -> Any:
+    """What the parser drops: that braces give no order (its own set remembers one), and whether it says "and" or "or"
+    between inequalities."""
+    if not isinstance(value, sympy.FiniteSet):
+        return value
+    if BRACED.fullmatch(text):
+        return sympy.FiniteSet(*value.args)
+    words = set(re.findall(r"\b(?:and|or)\b", text))
+    if words and value.args and all(isinstance(part, CONDITIONS) for part in value.args):
+        return sympy.And(*value.args) if words == {"and"} else sympy.Or(*value.args) if words == {"or"} else value
+    return value
 
 
 def depth(text: str) -> int:

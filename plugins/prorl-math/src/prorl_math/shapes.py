@@ -189,16 +189,12 @@ def same_region(gold: Any, answer: Any) -> bool:
 
 
 def as_region(value: Any) -> Any:
-    """The set that ``value`` describes; ``None`` for anything else. A list of inequalities is their union. To sympy a
-    letter is a Boolean too, and its region everything: only what is made of inequalities counts."""
-    if isinstance(value, FiniteSet) and value.args and all(is_inequality(part) for part in value.args):
-        parts = [as_region(part) for part in value.args]
-        return None if None in parts or len(value.free_symbols) != 1 else sympy.Union(*parts)
+    """The set of numbers that ``value`` describes; ``None`` for anything else. To sympy a letter is a Boolean too, and
+    its region everything: only what is made of inequalities counts."""
     if isinstance(value, sympy.Set):
         return value
-    if is_inequality(value) and len(value.free_symbols) == 1:
+    parts = value.args if isinstance(value, sympy.And | sympy.Or) else (value,)
+    if all(isinstance(part, sympy.And) or is_inequality(part) for part in parts) and len(value.free_symbols) == 1:
         (symbol,) = value.free_symbols
-        real = sympy.Symbol("t", real=True)
-        conditions = value.args if isinstance(value, sympy.And) else (value,)
-        return sympy.And(*(condition.subs(symbol, real) for condition in conditions)).as_set()
+        return value.xreplace({symbol: sympy.Symbol("t", real=True)}).as_set()
     return None

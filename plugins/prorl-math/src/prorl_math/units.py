@@ -65,7 +65,7 @@ NAMED = {
     for name in names
 }
 TEXT_UNIT = re.compile(
-    r"\A(.*[\d})!])\s*(?:\\[,;: !]|~)*\s*"
+    r"\A(.*?[\w})!\]])(?:\s|\\[,;: !]|~)*"
     r"\\(?:text|textrm|mathrm|mbox|rm)\s*\{\s*([^{}]*?)\s*\}\s*(\^\s*\{?\s*[23]\s*\}?)?\s*\Z",
     re.DOTALL,
 )
