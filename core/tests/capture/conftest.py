@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -100,11 +101,14 @@ def house() -> Iterator[Callable[..., Any]]:
     """``with house(policy) as house, house.job() as job``."""
 
     @contextmanager
-    def open_house(policy: Any, *, max_context: int = 8192, **more: Any) -> Iterator[House]:
+    def open_house(
+        policy: Any, *, max_context: int = 8192, tokenizer: Path | None = None, **more: Any
+    ) -> Iterator[House]:
         handler = Ajar()
         record = HandlerRecord(name="ajar", factory=lambda: handler, summary="keeps its door open")
         lab = Lab(policy, handlers=[record], **more)
         lab.engine.max_context = max_context
+        lab.engine._source = tokenizer
         with lab:
             yield House(lab, handler)
 
