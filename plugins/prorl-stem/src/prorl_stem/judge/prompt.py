@@ -38,7 +38,7 @@ TO_THE_JUDGE = re.compile(
     r"\b(?:ignore|disregard|forget|override)\b.{0,60}\b(?:instructions?|above|previous|prior|rules?|prompt|system)\b"
     r"|\bverdict\b|\b(?:grader|evaluator|grading\s+(?:model|system|script))\b"
     r"|\b(?:as|dear|hey|hello|attention|note\s+to)\s+(?:the\s+|an?\s+|my\s+)?(?:judge|grader|evaluator)\b"
-    r"|\b(?:mark|grade|score|rate|judge|consider|treat|accept)\b.{0,40}\bas\s+(?:correct|right|same|equivalent|identical|true)\b"
+    r"|\b(?:mark|grade|score|rate|judge|consider|treat|accept)(?:s|d|ed|ing)?\b.{0,40}\bas\s+(?:correct|right|same|equivalent|identical|true)\b"
     r"|\b(?:system|assistant|developer)\s*(?:prompt|message)?\s*:"
     r"|<\|[a-z_]+\|>|\[/?INST\]|</?(?:system|answer|question|instructions?)\b"
     r"|\bthe\s+(?:two\s+)?answers?\s+(?:are|is)\s+(?:the\s+)?(?:same|equivalent|identical|correct)\b"
