@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
 from typing import Any, ClassVar
 
+import httpx
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from prorl.agent.command import CommandAgentHandler, CommandSettings, Printed
 from prorl.api import HandlerRecord, Job
+from prorl.client import BlockingClient
 from prorl.testing.lab import Lab
 from prorl.testing.script import ScriptedReply
+from prorl.wire import JobRequest
 
 AGENT = """
 import json, os, sys, urllib.request
@@ -203,3 +212,35 @@ def test_what_is_kept_of_the_output_is_its_beginning_and_end(chunks: list[bytes]
         note = f"\n[... {len(whole) - 2 * half} bytes left out ...]\n".encode()
         kept = whole[:half] + note + whole[-half:]
         assert printed.text() == kept.decode("utf-8", "replace").replace("\r\n", "\n")
+
+
+def test_a_job_that_is_cancelled_amid_a_call_leaves_nothing():
+    """Its id holds all that an id may, too."""
+    record = HandlerRecord(name="scripted", factory=Scripted, summary="runs a command", settings=CommandSettings)
+    job_id = "step-1:p@0+x"
+    mine = f"prorl-door-{os.getpid()}-*"
+    with Lab(["Paris"], handlers=[record]) as lab:
+        settings = {"runtime": "bubblewrap"}
+        done = lab.rollout({}, domain="scripted", settings=settings, job_id=f"{job_id}.first")
+        assert done.error is None, done.error
+        lab.engine.hold()
+        ended: list[Any] = []
+        body = {"instance": {}, "domain": "scripted", "settings": settings, "job_id": job_id}
+
+        def rollout() -> None:
+            with BlockingClient(lab.url) as client:
+                ended.append(client.process(msgspec.convert(body, JobRequest)))
+
+        thread = threading.Thread(target=rollout)
+        thread.start()
+        deadline = time.monotonic() + 60
+        while not lab.engine.in_flight and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(list(Path(tempfile.gettempdir()).glob(mine))) == 1
+        assert httpx.post(f"{lab.url}/cancel", json={"job_id": job_id}).json()["cancelled"] == [job_id]
+        thread.join()
+        assert (ended[0].status, ended[0].mask_sample) == ("cancelled", True)
+        assert not list(Path(tempfile.gettempdir()).glob(mine))
+        while lab.engine.in_flight and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert lab.engine.aborted == 1
