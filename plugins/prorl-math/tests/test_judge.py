@@ -35,6 +35,18 @@ async def judges(monkeypatch):
 
 
 @pytest.fixture
+def workers():
+    """The grading processes that this test started: those of the whole run are there before it."""
+
+    def all_of_them():
+        children = psutil.Process().children()
+        return [child for child in children if "prorl_math.grading:grade" in " ".join(child.cmdline())]
+
+    others = all_of_them()
+    return lambda: [child for child in all_of_them() if child not in others]
+
+
+@pytest.fixture
 def gold(tmp_path):
     return str(tmp_path / "marker")
 
@@ -74,7 +86,7 @@ async def test_a_grader_that_never_answers_masks_the_sample(judges, gold):
     assert caught.value.code == "bad_gold"
 
 
-async def test_the_real_grader_killed_in_the_middle_of_an_answer(judges):
+async def test_the_real_grader_killed_in_the_middle_of_an_answer(judges, workers):
     judge = judges()
     await judge.check_gold("5", LONG)
     grading = asyncio.create_task(judge.compare("5", r"\sum_{n=1}^{10^{12}} \frac{\sin(n!)}{n}", 3.0))
@@ -97,13 +109,9 @@ async def test_an_answer_as_big_as_the_memory(judges):
     assert (await judge.compare("5", "5", LONG))[0] == "right"
 
 
-async def test_no_process_is_left(judges):
+async def test_no_process_is_left(judges, workers):
     judge = judges()
     await judge.check_gold("5", LONG)
     assert workers()
     await judge.close()
     assert workers() == []
-
-
-def workers():
-    return [child for child in psutil.Process().children() if "prorl_math.grading:grade" in " ".join(child.cmdline())]
