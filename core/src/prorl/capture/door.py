@@ -1,11 +1,7 @@
 """One job's door: who may come in, which stream a call goes on, and what it is answered.
 
-Streams are chats. A call that goes on where a chat stands uses that chat; one that goes on from an earlier point, or
-from one that is busy just now, takes a branch; one that goes on from nothing opens a chat of its own.
-
-The same call again is one of two things. A *retry* gets the reply that is there, or joins the one under way: the first
-one's client has gone away, it carries the same idempotency key or says that it is a retry, or it comes while the
-first is under way and does not say that it is a first try. Everything else is a *second sample*: a branch.
+The tree of conversations says where a call stands (:mod:`prorl.capture.trace`), the rule of retries whether there is a
+reply for it already (:mod:`prorl.capture.samples`), and the streams bring a chat there (:mod:`prorl.capture.streams`).
 """
 
 from __future__ import annotations
@@ -15,8 +11,7 @@ import hmac
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,6 +20,8 @@ import msgspec
 
 from prorl.api.errors import ContextOverflow, Fault, JobCancelled, ModelFault
 from prorl.api.llm import Chat, Reply
+from prorl.capture.samples import Sample, retried
+from prorl.capture.streams import Place, Streams
 from prorl.capture.talk import Answer, Asked, Called, Heard, Kind, Marks, Refusal, to_messages
 from prorl.capture.trace import Prompt, Trace
 
@@ -39,57 +36,6 @@ COUNTED = (
     "calls_beyond_limit",
 )
 ENDED = "this job has ended, or takes no more calls"
-
-
-class Line:
-    """A chat, and the point where it stands. For one call at a time."""
-
-    def __init__(self, chat: Chat) -> None:
-        self.chat = chat
-        self.busy = True
-        self.place: Place | None = None
-
-    def stand(self) -> Place:
-        """Where the chat stands now."""
-        self.place = Place(self, self.chat.bookmark(), time.monotonic())
-        return self.place
-
-
-class Place:
-    """A point of a stream. ``since``: when it was reached (monotonic)."""
-
-    def __init__(self, line: Line, mark: Any, since: float) -> None:
-        self.line = line
-        self.mark = mark
-        self.since = since
-
-
-class Sample:
-    """One reply to one prompt, from when it was asked for. ``waiting`` counts the clients that are there for it."""
-
-    def __init__(self, marks: Marks, task: asyncio.Task[Answer]) -> None:
-        self.keys = {marks.idempotency_key} - {None}
-        self.name = marks.sample
-        self.task = task
-        self.waiting = 0
-        self.delivered = False
-
-    @property
-    def failed(self) -> bool:
-        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
-
-    @property
-    def abandoned(self) -> bool:
-        """Nobody got it, and nobody waits for it."""
-        return not self.delivered and not self.waiting
-
-    @contextmanager
-    def attended(self) -> Iterator[None]:
-        self.waiting += 1
-        try:
-            yield
-        finally:
-            self.waiting -= 1
 
 
 class Door:
@@ -122,12 +68,12 @@ class Door:
         self._samples: set[asyncio.Task[Answer]] = set()
         self._answers: dict[str, tuple[Heard, ...]] = {}
         self._counts: Counter[str] = Counter()
+        self._streams = Streams(chat, self._counts)
         self._ignored: Counter[str] = Counter()
         self._refusals: deque[str] = deque(maxlen=KEPT_REFUSALS)
         self._socket: tuple[Path, Callable[[], Awaitable[None]]] | None = None
         self._opening = asyncio.Lock()
         self._exhausted = asyncio.Event()
-        self._leading: dict[tuple[int, bytes], asyncio.Lock] = {}
 
     # --- what a handler sees ---------------------------------------------------------------------------------------
 
@@ -193,7 +139,7 @@ class Door:
             why = "the last message is the assistant's: to go on from a prefix is not supported"
             raise Refusal("invalid", why, field="messages")
         prompt = self._trace.find(messages, asked.tools)
-        if (known := _known(prompt, marks)) is not None:
+        if (known := retried(prompt.samples, marks)) is not None:
             self._counts["retries"] += 1
             known.keys |= {marks.idempotency_key} - {None}
             return known
@@ -263,7 +209,7 @@ class Door:
         self, prompt: Prompt[Place, Sample], messages: tuple[Heard, ...], asked: Asked, marks: Marks
     ) -> tuple[Reply, Place, int]:
         """A reply, the place behind it, and how many tokens it was sampled after."""
-        line = await self._stand_at(prompt, messages, asked, marks)
+        line = await self._streams.stand_at(prompt, messages, asked, marks)
         try:
             before = line.chat.tokens
             limit = min(asked.max_tokens or self._max_tokens, self._max_tokens)
@@ -274,40 +220,6 @@ class Door:
         if reply.finish == "abort":
             raise ModelFault("the engine aborted the reply", code="aborted")
         return reply, place, before
-
-    async def _stand_at(
-        self, prompt: Prompt[Place, Sample], messages: tuple[Heard, ...], asked: Asked, marks: Marks
-    ) -> Line:
-        """A chat that stands at the prompt, marked busy. Several samples of a new prompt: one of them leads there."""
-        async with self._leading.setdefault(prompt.key, asyncio.Lock()):
-            if prompt.place is None:
-                prompt.place = await self._advance(prompt, messages, asked, marks)
-            return self._take(prompt.place)
-
-    async def _advance(
-        self, prompt: Prompt[Place, Sample], messages: tuple[Heard, ...], asked: Asked, marks: Marks
-    ) -> Place:
-        new = to_messages(prompt.new, asked.tools, among=messages)
-        if prompt.after is None:
-            self._counts["conversations"] += 1
-            line = Line(self._chat(marks.agent))
-            await line.chat.open(new, asked.tools)
-        else:
-            line = self._take(prompt.after.place)
-        try:
-            if prompt.after is not None:
-                await line.chat.observe(new, ms=(time.monotonic() - prompt.after.place.since) * 1000)
-            return line.stand()
-        finally:
-            line.busy = False
-
-    def _take(self, place: Place) -> Line:
-        line = place.line
-        if line.busy or line.place is not place:
-            self._counts["branches"] += 1
-            line = Line(line.chat.fork(at=place.mark))
-        line.busy = True
-        return line
 
     def _answer(self, reply: Reply, asked: Asked, prompt_tokens: int) -> Answer:
         """As the agent gets to see it. Calls that it did not ask for, or could not use, are text to it."""
@@ -331,20 +243,6 @@ class Door:
             prompt_tokens=prompt_tokens,
             tokens=reply.tokens,
         )
-
-
-def _known(prompt: Prompt[Place, Sample], marks: Marks) -> Sample | None:
-    """The sample that this call is a retry of, if it is one."""
-    samples = [sample for sample in prompt.samples if not sample.failed and sample.name == marks.sample]
-    for sample in reversed(samples):
-        if marks.idempotency_key is not None and marks.idempotency_key in sample.keys:
-            return sample
-    for sample in samples:
-        if sample.abandoned:
-            return sample
-    if not samples or (marks.first and not marks.retry):
-        return None
-    return samples[-1] if marks.retry or not samples[-1].task.done() else None
 
 
 def refusal_of(error: BaseException) -> Refusal | None:
