@@ -20,7 +20,7 @@ from prorl.testing.httpd import json_response
 from prorl.testing.lab import Lab
 from prorl.testing.script import ScriptedReply
 from prorl.testing.scripted import ScriptedEngine
-from prorl.wire import JobView, RolloutResult
+from prorl.wire import JobView, RolloutResult, VersionSpan
 from prorl.wire.certificate import certify
 
 KEY = b"0123456789abcdef0123456789abcdef"
@@ -308,6 +308,28 @@ def test_replies_that_cannot_be_compared(results, verify, engine):
     assert status == 0
     assert set(report["tokens_not_compared"]) == {"sampled with top_p", "temperature 0.5"}
     assert report["tokens_compared"] == sum(results[2].trajectory.segments[0].loss_mask)
+
+
+def test_why_replies_are_not_compared(results, verify, engine):
+    """Weights that changed within a reply, tokens that no engine told, a context that is full."""
+    changed, untold, full = (result.trajectory for result in results)
+    segment, turn = changed.segments[0], changed.turns[-1]
+    count = turn.end - turn.start
+    segment.versions[-1:] = [VersionSpan("1", 2), VersionSpan("2", count - 2)]
+    untold.trainable = False
+    for result in results:
+        certified_anew(result)
+    before, engine.max_context = engine.max_context, len(full.segments[0].tokens)
+    try:
+        status, out = verify(results, "--engine", engine.url, "--json")
+    finally:
+        engine.max_context = before
+    assert status == 0
+    assert json.loads(out)["engine"]["tokens_not_compared"] == {
+        "weights changed within the reply": count,
+        "not from an engine that reports tokens": sum(untold.segments[0].loss_mask),
+        "no room left in the engine's context": full.turns[-1].end - full.turns[-1].start,
+    }
 
 
 def test_texts(results, verify, tmp_path):
