@@ -5,9 +5,10 @@ import json
 import os
 import ssl
 import threading
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -76,12 +77,12 @@ class Asked(NamedTuple):
 class Reply(NamedTuple):
     status: int = 200
     body: bytes = b""
-    headers: dict[str, str] = {}
+    headers: Mapping[str, str] = MappingProxyType({})
     wait: threading.Event | None = None
 
 
 class Peer:
-    """A service of the net, on this machine: plays replies in order (the last one for good), remembers what it heard."""
+    """A service of the net, on this machine: plays replies in order, the last one for good; remembers what it heard."""
 
     def __init__(self, *replies):
         self.replies = list(replies)
@@ -113,7 +114,7 @@ class Peer:
                 except ConnectionError:
                     self.close_connection = True
 
-            do_GET = do_POST = answer
+            do_GET = do_POST = answer  # noqa: N815 - as the standard library calls them
 
             def log_message(self, *_):
                 pass

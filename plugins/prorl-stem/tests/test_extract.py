@@ -117,9 +117,8 @@ def answering(peer, text):
 def test_extract_asks_a_model_where_no_rule_tells(tmp_path, peer, said, drawn, reason):
     there = answering(peer, said)
     out = tmp_path / "out.jsonl"
-    result = run(
-        "extract", write(tmp_path / "in.jsonl", ROWS[1]), "--out", out, "--llm-url", f"{there.url}/v1", "--llm-model", "m", "--json"
-    )  # fmt: skip
+    model = ("--llm-url", f"{there.url}/v1", "--llm-model", "m")
+    result = run("extract", write(tmp_path / "in.jsonl", ROWS[1]), "--out", out, *model, "--json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.output)
     if drawn is None:
@@ -132,9 +131,8 @@ def test_extract_asks_a_model_where_no_rule_tells(tmp_path, peer, said, drawn, r
 
 def test_extract_says_when_the_model_is_down(tmp_path, peer, no_waiting):
     there = peer(peer.Reply(500))
-    result = run(
-        "extract", write(tmp_path / "in.jsonl", ROWS[1]), "--out", tmp_path / "o", "--llm-url", there.url, "--llm-model", "m", "--json"
-    )  # fmt: skip
+    model = ("--llm-url", there.url, "--llm-model", "m")
+    result = run("extract", write(tmp_path / "in.jsonl", ROWS[1]), "--out", tmp_path / "o", *model, "--json")
     assert "HTTP 500" in json.loads(result.output)["undrawn"][0]["reason"]
 
 

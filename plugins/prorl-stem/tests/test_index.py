@@ -40,7 +40,8 @@ def test_the_best_comes_first(index):
 
 HOSTILE = [
     '"', "''", "*", "iron*", "NEAR(iron gold)", "title:iron", "iron AND NOT gold", "-iron", "^iron", "{title}: iron",
-    "iron\x00gold", "; DROP TABLE documents", "(((", "AND", "OR OR", "\ud7ff", "iron" * 5000, "i " * 5000, "", "?!", "🜂",
+    "iron\x00gold", "; DROP TABLE documents", "(((", "AND", "OR OR", "\ud7ff", "iron" * 5000, "i " * 5000,
+    "", "?!", "🜂",
 ]  # fmt: skip
 
 

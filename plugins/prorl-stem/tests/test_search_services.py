@@ -104,9 +104,10 @@ DUCKDUCKGO = """<!DOCTYPE html><html><body><div id="links" class="results">
 <a class="result__a" href="https://duckduckgo.com/y.js?ad_domain=shop.example">Buy constants</a></h2></div></div>
 <div class="result results_links results_links_deep web-result "><div class="links_main links_deep result__body">
 <h2 class="result__title"><a rel="nofollow" class="result__a"
- href="//duckduckgo.com/l/?uddg=https%3A%2F%2Fen.wikipedia.org%2Fwiki%2FPlanck_constant&amp;rut=ab12">Planck constant</a>
+ href="//duckduckgo.com/l/?uddg=https%3A%2F%2Fen.wikipedia.org%2Fwiki%2FPlanck_constant&amp;rut=ab">Planck constant</a>
 </h2><a class="result__snippet" href="//duckduckgo.com/l/?uddg=x">The <b>Planck</b> constant is ...</a></div></div>
-<div class="result results_links web-result"><h2><a class="result__a" href="https://physics.nist.gov/h">NIST</a></h2></div>
+<div class="result results_links web-result">
+<h2><a class="result__a" href="https://physics.nist.gov/h">NIST</a></h2></div>
 </div></body></html>"""
 NO_RESULTS = '<html><body><div id="links"><div class="no-results">No results.</div></div></body></html>'
 

@@ -1,7 +1,7 @@
 """``[handlers.stem]`` in prorl.toml, and a STEM job's ``settings``.
 
-What reaches out of the server (addresses, names of secrets, the open web) is the operator's: it stands in prorl.toml
-and a job cannot change it (:data:`OPERATORS`).
+What reaches out of the server (addresses, names of secrets, the open web), and what all jobs share (caches, paces), is
+the operator's: it stands in prorl.toml and a job cannot change it (:data:`OPERATORS`).
 """
 
 from __future__ import annotations
@@ -37,12 +37,6 @@ BLOCKED = (
     "toppr.com",
     "vaia.com",
 )
-OPERATORS = {
-    "search": frozenset({"url", "api_key_env", "index", "per_second", "retries", "cache_entries", "block_domains"}),
-    "pages": frozenset({"web", "ports", "max_bytes", "per_second", "redirects", "retries", "cache_chars"}),
-    "judge": frozenset({"url", "model", "api_key_env", "timeout_s", "retries", "max_tokens", "concurrency"}),
-    "": frozenset({"grader_processes"}),
-}
 
 
 class SearchSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -135,6 +129,14 @@ class StemSettings(AgentSettings, frozen=True, kw_only=True, forbid_unknown_fiel
     reward_no_answer: Reward = 0.0
     grader_timeout_s: Seconds = 15.0
     grader_processes: Annotated[int, msgspec.Meta(ge=1, le=256)] = 2
+
+
+OPERATORS = {
+    "search": frozenset(SearchSettings.__struct_fields__) - {"backend", "results", "block_question"},
+    "pages": frozenset(PageSettings.__struct_fields__) - {"chars"},
+    "judge": frozenset(JudgeSettings.__struct_fields__) - {"both_orders"},
+    "": frozenset({"grader_processes"}),
+}
 
 
 def operators_field(overrides: dict[str, Any]) -> str | None:
