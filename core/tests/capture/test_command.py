@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl.agent.command import CommandAgentHandler, CommandSettings, Printed
+from prorl.agent import CommandAgentHandler, CommandSettings
+from prorl.agent.running import Printed
 from prorl.api import HandlerRecord, Job
 from prorl.client import BlockingClient
 from prorl.testing.lab import Lab

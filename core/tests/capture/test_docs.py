@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from prorl.agent.command import CommandSettings
+from prorl.agent import CommandSettings
 from prorl.api import HandlerRecord
 from prorl.capture.apis import API_ROUTES
 from prorl.testing.lab import Lab

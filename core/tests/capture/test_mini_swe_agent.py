@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from prorl.agent.command import CommandAgentHandler, CommandSettings
+from prorl.agent import CommandAgentHandler, CommandSettings
 from prorl.api import Bind, HandlerRecord, Job
 from prorl.testing.engines import LlamaEngine
 from prorl.testing.lab import Lab

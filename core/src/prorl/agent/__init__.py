@@ -1,9 +1,10 @@
-"""The multi-turn loop between a model and its tools, as a handler to inherit from."""
+"""Handlers to inherit from: the loop between a model and its tools, and commands that we did not write."""
 
-from prorl.agent.command import CommandAgentHandler, CommandOutput, CommandSettings
+from prorl.agent.command import CommandAgentHandler
 from prorl.agent.context import keep_recent
 from prorl.agent.handler import ToolAgentHandler
 from prorl.agent.output import Ended, RunOutput
+from prorl.agent.running import CommandOutput, CommandSettings
 from prorl.agent.settings import AgentSettings
 from prorl.agent.subagent import run_agent, run_agents
 
