@@ -7,6 +7,7 @@ from collections import Counter
 from importlib import metadata
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from prorl.client import (
@@ -200,6 +201,29 @@ async def test_llm_servers_are_dealt_and_dealt_again(house):
 
             await fleet.remove_server(first)
             assert [set(member.llm_servers) for member in fleet.members()] == [{a.url, b.url}]
+
+
+async def test_fleets_that_share_servers_leave_each_others_llm_servers_alone(house):
+    url = house.start()
+    shared = msgspec.structs.replace(QUICK, shared=True)
+    with ScriptedEngine(lambda _: "a") as a, ScriptedEngine(lambda _: "b") as b:
+        async with Fleet([url], shared) as first, Fleet([url], shared) as second, RolloutClient(url) as server:
+
+            async def registered() -> set[str]:
+                return {backend.url for backend in (await server.status()).pool.backends}
+
+            await first.add_llm_server(a.url)
+            await second.add_llm_server(b.url)
+            for fleet in (first, second):
+                await fleet._members[url].check()
+            assert await registered() == {a.url, b.url}
+            await asyncio.to_thread(house.stop, url)
+            await until(lambda: not alive(first) and not alive(second))
+            house.start(url)
+            await until(lambda: alive(first) and alive(second))
+            assert await registered() == {a.url, b.url}
+            await first.clear_llm_server()
+            assert await registered() == {b.url}
 
 
 async def test_an_llm_server_that_is_refused_is_registered_nowhere(house):

@@ -46,8 +46,10 @@ class Recorded(HttpServer):
         super().__init__()
         self.answers = {"/v1/models": json_response(MODELS), **answers}
         self.asked: list[tuple[str, Any]] = []
+        self.sessions: list[str | None] = []
 
     async def handle(self, request):
+        self.sessions.append(request.headers.get("x-session-id"))
         self.asked.append((request.path, msgspec.json.decode(request.body) if request.body else None))
         return self.answers.get(request.path, json_response({"detail": "Not Found"}, 404))
 
@@ -114,6 +116,16 @@ async def test_generate(ask):
         "detokenize": False,
         "logprobs": 0,
     }
+
+
+@pytest.mark.parametrize("path", ["/inference/v1/generate", "/v1/completions"])
+async def test_a_router_is_told_whose_turn_it_is(path):
+    answers = {"/inference/v1/generate": Response(body=GENERATED), "/v1/completions": Response(body=COMPLETED)}
+    with Recorded({path: answers[path]}) as server:
+        async with httpx.AsyncClient() as client:
+            dialect = Vllm(client, server.url, model="tiny")
+            await dialect.generate([72, 73, 74], SamplingParams(), request_id="r", session_id="job-7")
+    assert (server.asked[-1][0], server.sessions[-1]) == (path, "job-7")
 
 
 async def test_generate_of_older_versions(ask):

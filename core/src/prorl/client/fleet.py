@@ -29,12 +29,14 @@ from prorl.wire.service import CancelReply
 
 class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
     """``check_s``: how often each server is asked how it is; ``strikes``: silent checks in a row that set it aside (its
-    rollouts then go on elsewhere). ``give_up_s``: how long a rollout waits for any server at all."""
+    rollouts then go on elsewhere). ``give_up_s``: how long a rollout waits for any server at all. ``shared``: others
+    register LLM servers with the same rollout servers (each worker of a trainer its own): theirs are left alone."""
 
     check_s: float = 2.0
     check_timeout_s: float = 5.0
     strikes: int = 3
     give_up_s: float = 600.0
+    shared: bool = False
 
 
 class FleetMember(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +96,7 @@ class Fleet:
         url = url.rstrip("/")
         if url in self._members:
             return
-        member = Member(self._connect(url), await self._resolve(url))
+        member = Member(self._connect(url), await self._resolve(url), shared=self._settings.shared)
         self._members[url] = member
         self._deal()
         with contextlib.suppress(ClientError):  # its watcher goes on asking

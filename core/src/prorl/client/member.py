@@ -18,9 +18,10 @@ log = logging.getLogger("prorl.client")
 
 class Member:
     """``down`` is set while the server is not to be used; ``why`` says why not. ``strays`` are rollouts that were sent
-    here and went on elsewhere: they are cancelled when the server is back."""
+    here and went on elsewhere: they are cancelled when the server is back. ``shared``: LLM servers that this fleet did
+    not register itself are somebody else's."""
 
-    def __init__(self, client: RolloutClient, addresses: Addresses) -> None:
+    def __init__(self, client: RolloutClient, addresses: Addresses, *, shared: bool = False) -> None:
         self.client = client
         self.url = client.url
         self.addresses = addresses
@@ -31,6 +32,8 @@ class Member:
         self.down.set()
         self.wanted: dict[str, BackendSpec] = {}
         self.strays: set[str] = set()
+        self._shared = shared
+        self._registered: set[str] = set()
         self._syncing = asyncio.Lock()
 
     @property
@@ -73,15 +76,20 @@ class Member:
         """Make the server's LLM servers those that it was dealt, under the versions they carry."""
         async with self._syncing:
             status = status or await self.client.status()
-            has = {backend.url: backend.policy_version for backend in status.pool.backends}
+            has = self._ours(status)
             if surplus := [url for url in has if url not in self.wanted]:
                 await self.client.clear_llm_server(*surplus)
             for url, spec in self.wanted.items():
                 if has.get(url) != spec.policy_version:
                     await self.client.add_llm_server(spec)
+            self._registered = set(self.wanted)
 
     def _differs(self, status: ServiceStatus) -> bool:
-        return {b.url: b.policy_version for b in status.pool.backends} != versions(self.wanted)
+        return self._ours(status) != versions(self.wanted)
+
+    def _ours(self, status: ServiceStatus) -> dict[str, str | None]:
+        ours = self._registered | set(self.wanted)
+        return {b.url: b.policy_version for b in status.pool.backends if not self._shared or b.url in ours}
 
     async def watch(self, every_s: float, strikes: int, *, on_change: asyncio.Event) -> None:
         """Ask again and again; ``strikes`` silent times in a row set it aside."""

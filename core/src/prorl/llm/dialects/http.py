@@ -45,10 +45,10 @@ class Endpoint(Generic[T]):
     async def get(self, *, params: Mapping[str, str] | None = None) -> T:
         return self._decode(await self._send(self._client.build_request("GET", self._url, params=params)))
 
-    async def post(self, body: Mapping[str, Any]) -> T:
+    async def post(self, body: Mapping[str, Any], *, headers: Mapping[str, str] | None = None) -> T:
         """Raises ``ModelFault``; its subclass ``Unsupported`` when the endpoint is not there."""
         content = msgspec.json.encode(body)
-        headers = {"content-type": "application/json"}
+        headers = {"content-type": "application/json", **(headers or {})}
         return self._decode(
             await self._send(self._client.build_request("POST", self._url, content=content, headers=headers))
         )

@@ -2,7 +2,8 @@
 
 Start it with ``--generation-config vllm`` (or the model's own sampling defaults apply to what is not said here) and
 ``--logprobs-mode processed_logprobs`` (or logprobs are those before temperature). Only the first endpoint reports
-which weights sampled a token. A client that disconnects stops its request; ``abort`` says so once more.
+which weights sampled a token. A client that disconnects stops its request; ``abort`` says so once more. The header
+``x-session-id`` names the task: vLLM ignores it, a router in front can send all of a task's turns to one replica.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from prorl.llm.dialects.replies import finish_of, is_neutral, known, only, same_
 from prorl.wire.sampling import SamplingParams
 from prorl.wire.trajectory import VersionSpan
 
+_SESSION = "x-session-id"
 _START_TIME = re.compile(rb"^process_start_time_seconds ([0-9.e+]+)", re.MULTILINE)
 
 
@@ -96,12 +98,12 @@ class Vllm:
             async with asyncio.timeout(timeout):
                 if self._has_generate:
                     try:
-                        return await self._by_generate(common, prompt_ids, sampling, priority)
+                        return await self._by_generate(common, prompt_ids, sampling, priority, session_id)
                     except Unsupported:
-                        generation = await self._by_completion(common, prompt_ids, sampling)
+                        generation = await self._by_completion(common, prompt_ids, sampling, session_id)
                         self._has_generate = False  # only now: a missing model is a 404 as well
                         return generation
-                return await self._by_completion(common, prompt_ids, sampling)
+                return await self._by_completion(common, prompt_ids, sampling, session_id)
         except TimeoutError:
             raise ModelFault(f"{self._url} gave no reply in {timeout:g} s", code="timeout") from None
 
@@ -128,7 +130,12 @@ class Vllm:
     # --- the two endpoints ---------------------------------------------------------------------------------------
 
     async def _by_generate(
-        self, common: dict[str, Any], prompt_ids: Sequence[int], sampling: SamplingParams, priority: int
+        self,
+        common: dict[str, Any],
+        prompt_ids: Sequence[int],
+        sampling: SamplingParams,
+        priority: int,
+        session_id: str,
     ) -> Generation:
         body = {
             **common,
@@ -137,7 +144,7 @@ class Vllm:
         }
         if priority:
             body["priority"] = -priority  # there, lower is earlier
-        answer = await self._generate.post(body)
+        answer = await self._generate.post(body, headers={_SESSION: session_id})
         choice = only(answer.choices, self._url)
         content = (choice.logprobs.content if choice.logprobs else None) or []
         ids = choice.token_ids or []
@@ -156,7 +163,7 @@ class Vllm:
         )
 
     async def _by_completion(
-        self, common: dict[str, Any], prompt_ids: Sequence[int], sampling: SamplingParams
+        self, common: dict[str, Any], prompt_ids: Sequence[int], sampling: SamplingParams, session_id: str
     ) -> Generation:
         answer = await self._complete.post(
             {
@@ -165,7 +172,8 @@ class Vllm:
                 "prompt": list(prompt_ids),
                 "logprobs": 0,
                 "return_tokens_as_token_ids": True,
-            }
+            },
+            headers={_SESSION: session_id},
         )
         choice = only(answer.choices, self._url)
         if choice.token_ids is None:
