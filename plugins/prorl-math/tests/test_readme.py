@@ -61,6 +61,14 @@ def test_the_names_of_fields_and_data_sources():
         assert f"`{name}`" in README, name
 
 
+def test_the_number_of_verdicts():
+    rows = [
+        line for line in (HERE / "docs" / "grading.md").read_text(encoding="utf-8").splitlines() if line[:3] == "| `"
+    ]
+    answers = sum(len(re.findall(r"`[^`]+`", row)) - 1 for row in rows)
+    assert f"Of the {answers} verdicts on that page" in " ".join(README.split())
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):

@@ -37,6 +37,15 @@ BOLD = re.compile(r"\\(?:mathbf|boldsymbol|bm|mathsf|textbf|textit)\s*\{([^{}]*)
 NUMBER_AS_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\s*\{([^{}]*\d[^{}]*)\}")
 ORDINAL = re.compile(r"(\d)\s*(?:\^\s*\{?\s*)?(?:\\(?:text|textrm|mathrm)\s*\{\s*)?(?:st|nd|rd|th)\s*\}*\Z")
 THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|\\[,!;:]|\\ )(?=\d{3}(?!\d))")
+MULTIPLE = re.compile(
+    r"(\d)(?:\s|\\[ ,;]|~)*(?:\\(?:text|mathrm|mbox)\s*\{\s*)?(thousand|million|billion|trillion)\b\s*\}?",
+    re.IGNORECASE,
+)
+POWERS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+SET_BUILDER = re.compile(
+    r"\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*R\s*\}?|\\R))?\s*(?::|\||\\mid|\\colon)\s*(.*\1.*?)\s*\\?\}",
+    re.DOTALL,
+)
 LEADING = re.compile(r"(?:=|\\approx|\\displaystyle\b|\*\*|\\therefore)\s*")
 TRAILING = re.compile(r"(?:\\[,;:! ]|\\q?quad|\*\*|~|\s)+\Z")
 UNITS = (
@@ -68,6 +77,9 @@ def to_latex(text: str) -> str:
     if wrapped := NUMBER_AS_TEXT.fullmatch(text):
         text = wrapped[1].strip()
     text = ORDINAL.sub(r"\1", text)
+    text = MULTIPLE.sub(lambda found: rf"{found[1]} \times 10^{{{POWERS[found[2].lower()]}}}", text)
+    if built := SET_BUILDER.fullmatch(text):
+        text = built[2]
     if mixed := MIXED.fullmatch(text):
         sign, whole, above, below = mixed.groups()
         text = rf"{sign}{whole}\frac{{{above}}}{{{below}}}"
