@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from prorl.grading.answers import answer_line, boxes, final_box
 from prorl_stem.grading.plain import plain, unwrap
 from prorl_stem.grading.quantity import read_quantity
-from prorl_stem.grading.units import NO_SYMBOLS, PIECE, Units
+from prorl_stem.grading.units import Units, prefixes
 
 ENDS = re.compile(r"=|\\\\|\\\]|\\end\b|\\quad\s*\\text|(?<=[A-Za-z}$])[.;,](?=\s|$)|\\Rightarrow|\\approx")
 MAX_ANSWER_CHARS = 300
 MAX_AFTER_CHARS = 120
-MAX_PIECES = 10
 
 
 @dataclass(frozen=True)
@@ -52,19 +51,10 @@ def _with_unit(answer: str, after: str, units: Units) -> str:
     text = plain(ENDS.split(rest, maxsplit=1)[0])
     if text.startswith("%"):
         return f"{answer} \\%"
-    ends: list[int] = []
-    at = 0
-    while len(ends) < MAX_PIECES and (piece := PIECE.match(text, at)) and piece.end() > at:
-        at = piece.end()
-        ends.append(at)
-    if text.startswith("/") and text[:at].count("/") > 1:  # "/ kJ/mole": one stroke too many to tell what is meant
+    found = next(prefixes(text, units), None)
+    if found is None or (text.startswith("/") and text[: found[0]].count("/") > 1):  # "/ kJ/mole": a stroke too many
         return answer
-    for end in reversed(ends):
-        unit = text[:end].strip()
-        whole = not (text[end : end + 1].isalnum() or text[end:].lstrip().startswith("_"))
-        if whole and unit.lower() not in NO_SYMBOLS and any(units.read(unit)):
-            return f"{answer} {unit}"
-    return answer
+    return f"{answer} {text[: found[0]].strip()}"
 
 
 def _fit(answer: str, way: str) -> Drawn | NotDrawn:

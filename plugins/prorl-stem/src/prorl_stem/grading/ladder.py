@@ -25,7 +25,7 @@ from prorl_stem.grading.units import Units
 
 Verdict = Literal["right", "wrong", "undecided"]
 MAX_CHARS = 4000
-MAX_QUESTION_CHARS = 20_000
+MAX_QUESTION_CHARS = 8_000
 OPPOSITES = (("yes", "no"), ("true", "false"), ("increase", "decrease"), ("increases", "decreases"))
 
 
@@ -106,7 +106,8 @@ def compare_choices(gold: str, answer: str, options: dict[str, str]) -> Graded:
 
 def compare_exactly(gold: str, answer: str, kind: str) -> Graded | None:
     """Letter by letter; words also in another case. ``CO`` is not ``Co``."""
-    if squashed(gold) == squashed(answer) and has_letter_or_digit(answer):
+    same = plain(gold) == plain(answer) if kind == "quantity" else squashed(gold) == squashed(answer)  # ms is not m s
+    if same and has_letter_or_digit(answer):
         return Graded("right", kind, "exact", "the same text")
     mine, theirs = words(gold), words(answer)
     if mine is not None and mine == theirs:

@@ -16,6 +16,9 @@ EXPONENT = r"(?:[eE]\s?([+-]?\d{1,5})(?![\d.])|\s*[*xX]\s*10\s*(?:\^|\*\*)\s*\(?
 NUMBER = re.compile(
     rf"([+-]?)\s*(?:({DIGITS})(?:{EXPONENT})?|10\s*(?:\^|\*\*)\s*\(?\s*([+-]?\d{{1,5}})\s*\)?)(?![\d^])"
 )
+MIXED = re.compile(r"([+-]?)(\d{1,9})\s+(\d{1,9})\s*/\s*(\d{1,9})(?![\d.])")
+SCALE = re.compile(r"\s*(thousand|million|billion|trillion)\b", re.IGNORECASE)
+SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 BELOW = re.compile(r"\s*/\s*(\d+)(?![\d.])")
 ROUNDING = Fraction(1, 10**9)  # for what conversions in floating point lose
 MAX_DIGITS = 4000
@@ -50,7 +53,10 @@ class Tolerance:
 
 
 def read_number(text: str, at: int = 0) -> tuple[Number, int] | None:
-    """The number that begins at ``at`` in plain text, and where it ends."""
+    """The number that begins at ``at`` in plain text, and where it ends: ``2.0*10^3``, ``1 2/3``, ``5 million``."""
+    if (mixed := MIXED.match(text, at)) and int(mixed[4]):
+        size = int(mixed[2]) + Fraction(int(mixed[3]), int(mixed[4]))
+        return Number(-size if mixed[1] == "-" else size), mixed.end()
     match = NUMBER.match(text, at)
     if match is None or len(match[0]) > MAX_DIGITS:
         return None
@@ -68,6 +74,9 @@ def read_number(text: str, at: int = 0) -> tuple[Number, int] | None:
     end = match.end()
     if (below := BELOW.match(text, end)) and whole and exponent is None and int(below[1]):
         value, place, whole, end = value / int(below[1]), None, False, below.end()
+    if scaled := SCALE.match(text, end):
+        factor, end = 10 ** SCALES[scaled[1].lower()], scaled.end()
+        value, place = value * factor, None if place is None else place * factor
     return Number(-value if sign == "-" else value, place, whole), end
 
 

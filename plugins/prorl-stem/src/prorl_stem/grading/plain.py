@@ -80,8 +80,9 @@ def unwrap(text: str) -> str:
 
 
 def squashed(text: str) -> str:
-    """For comparing two texts letter by letter: plain, without blanks, marks of emphasis and quotes."""
-    return re.sub(r"[\s*_`\"“”]+", "", plain(text))
+    """For comparing two texts letter by letter: plain, without quotes and blanks, but for those between two digits."""
+    text = re.sub(r"[_`\"“”]+", "", plain(text).strip("*"))
+    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
 
 
 def words(text: str) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from prorl_stem.grading.numbers import Number, Tolerance, read_number, same_number
-from prorl_stem.grading.units import Unit, Units, units_in
+from prorl_stem.grading.units import Unit, Units, prefixes, units_in
 
 LEAD = re.compile(
     r"\A\s*(?:(?:the\s+)?(?:final\s+)?(?:answer|result|value)\s+is\b:?\s*)?"
@@ -23,18 +23,18 @@ NAMED = re.compile(r"\s*[^\d=≈<>≤≥+*/()]{1,40}?(?:_\w+)?\s*(?:=|≈)\s*(?=
 BETWEEN = re.compile(r"\s*(?:between|from)\s+", re.IGNORECASE)
 AND = re.compile(r"\s*(?:and|to|through)\s+|\s*-\s*(?=[.\d])|\s*(?:\.\.\.?)\s*", re.IGNORECASE)
 MONEY = re.compile(r"(?:US|USD)?\s*\$\s*|\b(?:USD|dollars?|bucks)\b|[£€¥]", re.IGNORECASE)
-LABEL = re.compile(r"[A-Za-z][A-Za-z\- ]{2,60}\.?")
+LABEL = re.compile(r"[A-Za-z][A-Za-z\-, ]{2,60}\.?")
+HEDGE = re.compile(r"\b(?:or|and|not|times|hundred|dozen)\b", re.IGNORECASE)
+ASIDE = re.compile(r"(?<=.)\(\s*[A-Za-z][A-Za-z ,\-]{3,60}\)$")
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """``high``: a range's other end. ``units``: the readings of its unit, none when there is no unit. ``label``: words
-    after the number that are no unit (people, bushels)."""
+    """``high``: a range's other end. ``units``: the readings of its unit, none when there is no unit."""
 
     number: Number
     high: Number | None = None
     units: list[Unit] = field(default_factory=list)
-    label: str = ""
     percent: bool = False
 
 
@@ -85,7 +85,9 @@ def _other_end(text: str, at: int, units: Units) -> tuple[Number, int] | None:
 
 
 def _with_unit(quantity: Quantity, rest: str, units: Units) -> Quantity | None:
-    rest = rest.rstrip(".,;").strip()
+    """``m/s``, ``m/s downward`` and ``m/s (downward)`` are one unit; ``bushels of barley`` may be one, ``apples`` is
+    none and does not matter."""
+    rest = ASIDE.sub("", rest.rstrip(".,;")).strip()
     if bracketed := re.fullmatch(r"\(([^()]*)\)", rest):
         rest = bracketed[1].strip()
     if not rest:
@@ -95,16 +97,10 @@ def _with_unit(quantity: Quantity, rest: str, units: Units) -> Quantity | None:
         return replace(quantity, percent=True) if not after or LABEL.fullmatch(after) else None
     if readings := units.read(rest):
         return replace(quantity, units=[unit for unit in readings if unit])
-    return _labelled(quantity, rest, units) if LABEL.fullmatch(rest) else None
-
-
-def _labelled(quantity: Quantity, rest: str, units: Units) -> Quantity:
-    """``5 m tall`` is 5 m; ``3 bushels of barley`` and ``12 apples`` are plain numbers with words after them."""
-    words = rest.split()
-    for count in range(min(3, len(words) - 1), 0, -1):
-        if readings := units.read(" ".join(words[:count])):
-            return replace(quantity, units=readings, label=" ".join(words[count:]))
-    return replace(quantity, label=rest.lower())
+    for end, readings in prefixes(rest, units):
+        if LABEL.fullmatch(rest[end:].strip(" ,;")) and not HEDGE.search(rest[end:]):
+            return replace(quantity, units=readings)
+    return quantity if LABEL.fullmatch(rest) and not HEDGE.search(rest) else None
 
 
 def same_quantity(

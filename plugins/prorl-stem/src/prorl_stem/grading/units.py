@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from fractions import Fraction
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import pint
@@ -42,6 +42,7 @@ NO_SYMBOLS = frozenset(
 )
 MAX_TOKENS = 24
 MAX_POWER = 12
+MAX_KNOWN = 20_000
 
 Unit = dict[str, Fraction]
 
@@ -51,7 +52,7 @@ class Units:
 
     def __init__(self) -> None:
         self._registry: Any = pint.UnitRegistry(autoconvert_offset_to_baseunit=True)
-        self._known = cache(self._look_up)
+        self._known = lru_cache(MAX_KNOWN)(self._look_up)
 
     def read(self, text: str) -> list[Unit]:
         """The units that ``text`` may mean, the strict reading first: ``J/kg*K`` is also taken for J/(kg K). Empty when
@@ -67,6 +68,10 @@ class Units:
             if unit is not None and reader.at_end and unit not in readings:
                 readings.append(unit)
         return readings
+
+    def knows(self, name: str) -> bool:
+        """Whether a unit may begin with this name."""
+        return name.lower() in WORD_POWERS or name == "ms" or self._known(name) is not None
 
     def convert(self, value: float, given: Unit, wanted: Unit) -> float | None:
         """``value`` in another unit; ``None`` when they measure different things. Temperatures are absolute."""
@@ -220,6 +225,9 @@ ASKING = re.compile(
     r"(?:\bin(?:\s+(?:units?\s+of|terms\s+of|the\s+units?\s+of))?|\bunits?\s*(?:of|:|are|is)?|\()\s*(?:in\s+)?",
     re.IGNORECASE,
 )
+NAME_START = re.compile(r"(?<![A-Za-z])(?=[A-Za-zµΩÅ°%])")
+FIRST_NAME = re.compile(r"[\s(/]*(°[CF]?(?![A-Za-z])|%|[A-Za-zµΩÅ]+)")
+MAX_PIECES = 10
 LONE_LETTERS = frozenset("msgKNJWVACTLM")
 
 
@@ -228,23 +236,29 @@ def units_in(question: str, units: Units, *, asked_for: bool) -> Iterator[Unit]:
     which one the answer is wanted."""
     starts = [match.end() for match in ASKING.finditer(question)]
     if not asked_for:
-        starts += [match.start() for match in re.finditer(r"(?<![A-Za-z])(?=[A-Za-zµΩÅ°%])", question)]
+        starts += [match.start() for match in NAME_START.finditer(question)]
     for start in dict.fromkeys(starts):
-        ends: list[int] = []
-        at = start
-        while len(ends) < 8 and (piece := PIECE.match(question, at)) and piece.end() > at:
-            at = piece.end()
-            ends.append(at)
-        for end in reversed(ends):
-            text = question[start:end].strip().strip("(")
-            if (
-                not text
-                or text.lower() in NO_SYMBOLS
-                or (len(text) == 1 and text.isalpha() and text not in LONE_LETTERS)
-            ):
-                continue
-            if end < len(question) and question[end].isalnum():
-                continue
-            if readings := units.read(text):
-                yield from readings
-                break
+        found = next(prefixes(question, units, start), None)
+        if found is not None:
+            yield from found[1]
+
+
+def prefixes(text: str, units: Units, start: int = 0) -> Iterator[tuple[int, list[Unit]]]:
+    """The units that ``text`` has at ``start``, longest first: where each ends, and its readings. Words that pint would
+    take for units, and letters that stand for anything, are none."""
+    first = FIRST_NAME.match(text, start)
+    if first is None or not units.knows(first[1]):
+        return
+    ends: list[int] = []
+    at = start
+    while len(ends) < MAX_PIECES and (piece := PIECE.match(text, at)) and piece.end() > at:
+        at = piece.end()
+        ends.append(at)
+    for end in reversed(ends):
+        unit = text[start:end].strip()
+        lone = len(unit) == 1 and unit.isascii() and unit.isalpha() and unit not in LONE_LETTERS
+        goes_on = text[end : end + 1].isalnum() or text[end:].lstrip().startswith("_")
+        if unit.lower() in NO_SYMBOLS or lone or goes_on:
+            continue
+        if readings := [reading for reading in units.read(unit) if reading]:
+            yield end, readings

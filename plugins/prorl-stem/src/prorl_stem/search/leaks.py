@@ -22,6 +22,7 @@ class Guard:
         if len(words) >= MIN_WORDS:
             self._runs = {" ".join(words[at : at + run]) for at in range(len(words) - run + 1)}
         self._run = run
+        self._firsts = {found.partition(" ")[0] for found in self._runs}
 
     def blocks_url(self, url: str) -> bool:
         try:
@@ -35,7 +36,9 @@ class Guard:
         if not self._runs:
             return False
         words = words_of(text)
-        return any(" ".join(words[at : at + self._run]) in self._runs for at in range(len(words) - self._run + 1))
+        return any(
+            word in self._firsts and " ".join(words[at : at + self._run]) in self._runs for at, word in enumerate(words)
+        )
 
 
 def words_of(text: str) -> list[str]:

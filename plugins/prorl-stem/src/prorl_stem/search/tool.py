@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from prorl.api import Observation, TaskFault, ToolContext
+from prorl.api import ConfigError, Observation, TaskFault, ToolContext
 from prorl.tools.base import StructTool
 from prorl_stem.search.backend import Hit, Refused, SearchFault
 from prorl_stem.search.desk import Desk
@@ -53,7 +53,7 @@ class Search(StructTool[SearchArguments]):
             return Observation(text="Error: the search took too long. Try again, or go on without it.", is_error=True)
         except SearchFault as fault:
             return Observation(text=f"Error: {fault}.", is_error=True)
-        except Refused as error:
+        except (Refused, ConfigError) as error:
             raise TaskFault(str(error), code="search_refused") from error
         shown = [hit for hit in hits if not self._withheld(hit)]
         text = "\n\n".join(line_up(number, hit) for number, hit in enumerate(shown[:wanted], start=1))

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from prorl.api import Observation, ToolContext
+from prorl.api import ConfigError, Observation, TaskFault, ToolContext
 from prorl.tools.base import StructTool
 from prorl_stem.search.leaks import Guard
 from prorl_stem.search.offline import Offline
@@ -46,6 +46,7 @@ class Fetch(StructTool[FetchArguments]):
         self._settings = settings or PageSettings()
 
     async def run(self, arguments: FetchArguments, context: ToolContext) -> Observation:
+        """Raises ``TaskFault`` when the index cannot be read."""
         try:
             async with asyncio.timeout(context.timeout):
                 page = await self._page(arguments.url.strip())
@@ -53,6 +54,8 @@ class Fetch(StructTool[FetchArguments]):
             return Observation(text="Error: the page took too long.", is_error=True)
         except PageFault as fault:
             return Observation(text=f"Error: the page cannot be read: {fault}.", is_error=True)
+        except ConfigError as error:
+            raise TaskFault(str(error), code="search_refused") from error
         return self._piece(page, arguments.start)
 
     async def _page(self, url: str) -> Page:
@@ -65,7 +68,7 @@ class Fetch(StructTool[FetchArguments]):
             raise PageFault("only documents of the offline index (offline://...) can be read here")
         else:
             page = await self._pages.page(url, self._guard.blocks_url)
-        if self._guard.blocks_url(page.url) or self._guard.blocks_text(f"{page.title}\n{page.text}"):
+        if self._guard.blocks_url(page.url) or await asyncio.to_thread(self._guard.blocks_text, page.text):
             raise PageFault("this page is blocked")
         return page
 
