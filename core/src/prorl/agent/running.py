@@ -25,6 +25,8 @@ AT = "/run/prorl-agent"  # the door's folder, as a sandbox of its own sees it
 RELAY, JOB = "relay.py", "job.json"
 PATIENCE = 60.0
 NO_LIMIT = 604_800.0
+# A process that was killed is there for a moment yet: wait until there is none but this shell and the action server.
+END_ALL = "kill -s KILL -- -1; for ((i = 0; i < 500; i++)); do kill -s 0 -- -1 2>/dev/null || break; sleep 0.01; done"
 
 
 class CommandSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -139,4 +141,4 @@ async def end_all(sandbox: Sandbox) -> None:
     """The relay ends what the command has started, unless the command has ended the relay. Where the sandbox has
     processes of its own, nothing but its action server is left after this."""
     if sandbox.runtime != "local":
-        await sandbox.act("bash", {"command": "kill -KILL -1"}, timeout=PATIENCE)
+        await sandbox.act("bash", {"command": END_ALL}, timeout=PATIENCE)
