@@ -124,6 +124,37 @@ def test_another_domain_can_search_the_offline_index() -> None:
     assert "299792458.0 m s^-1" in result.trajectory.turns[2].text
 
 
+def test_prorl_toml_sets_search_and_judge(peer: Any) -> None:
+    """A search service and a judge of the operator's, both played by peers; a job turns on both orders."""
+
+    def searx(asked: Any) -> Any:
+        return peer.json({"results": [{"url": "https://a.org/", "title": "Cells", "content": "They make ATP."}]})
+
+    def judging(asked: Any) -> Any:
+        nonce = asked.json["messages"][0]["content"].split("VERDICT ", 1)[1].split(" ", 1)[0]
+        said = {"message": {"content": f"VERDICT {nonce} SAME"}, "finish_reason": "stop"}
+        return peer.json({"choices": [said]})
+
+    search, judge = peer(searx), peer(judging)
+    own = {"search": {"backend": "searxng", "url": search.url}, "judge": {"url": f"{judge.url}/v1", "model": "m"}}
+    row = {"question": "Which organelle makes most of a cell's ATP?", "answer": "mitochondrion"}
+    replies = [call("search", query="organelle ATP"), "It is \\boxed{the power house of the cell}."]
+    with Lab(replies, settings={"handlers": {"stem": own}}) as lab:
+        result = lab.rollout(row, domain="stem", settings={"judge": {"both_orders": True}})
+    assert (result.error, result.reward, result.metrics["rung"]) == (None, 1.0, "judge")
+    assert "https://a.org/" in result.trajectory.turns[2].text
+    assert (len(search.asked), len(judge.asked)) == (1, 2)
+
+
+def test_a_search_service_that_refuses_masks(peer: Any) -> None:
+    there = peer(peer.json({"error": "no"}, 401))
+    own = {"search": {"backend": "searxng", "url": there.url}}
+    with Lab([call("search", query="x"), "\\boxed{1 K}"], settings={"handlers": {"stem": own}}) as lab:
+        result = lab.rollout(IRON, domain="stem")
+    assert result.error is not None
+    assert (result.error.kind, result.error.code, result.mask_sample) == ("task", "search_refused", True)
+
+
 @pytest.mark.skipif(LlamaEngine.available() is not None, reason=str(LlamaEngine.available()))
 @pytest.mark.timeout(600)
 def test_a_real_model_on_the_shared_rows(shared_file: Any) -> None:
