@@ -79,6 +79,7 @@ class Reply(NamedTuple):
     body: bytes = b""
     headers: Mapping[str, str] = MappingProxyType({})
     wait: threading.Event | None = None
+    drip: threading.Event | None = None
 
 
 class Peer:
@@ -111,6 +112,8 @@ class Peer:
                         self.send_header(name, value)
                     self.end_headers()
                     self.wfile.write(reply.body)
+                    while reply.drip is not None and not reply.drip.wait(0.05):
+                        self.wfile.write(b"x")
                 except ConnectionError:
                     self.close_connection = True
 
@@ -150,8 +153,9 @@ def peer():
     yield start
     for one in opened:
         for reply in one.replies:
-            if isinstance(reply, Reply) and reply.wait is not None:
-                reply.wait.set()
+            if isinstance(reply, Reply):
+                for event in filter(None, (reply.wait, reply.drip)):
+                    event.set()
         one.close()
 
 

@@ -220,6 +220,12 @@ async def test_silence_is_a_time_out(peer, service):
     assert caught.value.again
 
 
+async def test_a_byte_now_and_then_is_silence(peer, service):
+    there = peer(peer.Reply(200, b"{", {"Content-Length": "1000000"}, None, threading.Event()))
+    with pytest.raises(SearchFault, match="in time"):
+        await backend(service, there.url, timeout_s=0.6).search("x", 3)
+
+
 async def test_nobody_there(peer, service):
     there = peer(peer.Reply())
     there.close()

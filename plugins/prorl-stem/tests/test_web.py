@@ -330,6 +330,15 @@ async def test_silence_and_nobody(peer):
         await read(pages(there, ports=(1,)), "http://example.org:1/")
 
 
+async def test_a_byte_now_and_then_is_silence(peer):
+    endless = peer.Reply(
+        200, b"<p>", {"Content-Type": "text/html", "Content-Length": "1000000"}, None, threading.Event()
+    )
+    there = peer(endless)
+    with pytest.raises(PageFault, match="in time"):
+        await read(pages(there, timeout_s=0.6), f"http://example.org:{there.port}/")
+
+
 async def test_it_asks_again_and_keeps_what_it_got(peer, no_waiting):
     there = peer(peer.Reply(503, b"", {"Retry-After": "4"}), html(peer))
     these = pages(there, retries=1)

@@ -5,6 +5,7 @@ Keys are read from the environment when a query is sent. They go into headers on
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
 from abc import ABC, abstractmethod
@@ -61,10 +62,13 @@ class HttpBackend(ABC):
         if self._trust is None:
             self._trust = httpx.create_ssl_context()
         try:
-            async with httpx.AsyncClient(timeout=self._timeout_s, verify=self._trust) as client:
+            async with (
+                asyncio.timeout(self._timeout_s),
+                httpx.AsyncClient(timeout=None, verify=self._trust) as client,  # noqa: S113 - the line above
+            ):
                 response = await client.send(request, stream=True)
                 body = await read_at_most(response, MAX_REPLY_BYTES)
-        except httpx.TimeoutException:
+        except TimeoutError:
             raise SearchFault("the search service did not answer in time", again=True) from None
         except httpx.HTTPError as error:
             raise SearchFault(f"the search service cannot be reached ({type(error).__name__})", again=True) from None

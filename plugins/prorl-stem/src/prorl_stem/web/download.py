@@ -7,6 +7,7 @@ not used: they would look names up themselves.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,7 +73,15 @@ class Downloader:
         self._trust = trust
 
     async def get(self, url: str, blocked: Callable[[str], bool]) -> Download:
-        """Raises :class:`PageFault`. ``blocked`` is asked about every hop's URL."""
+        """Raises :class:`PageFault`. ``blocked`` is asked about every hop's URL. ``timeout_s`` is for all of it, so a
+        server that sends a byte now and then gains nothing."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._follow(url, blocked)
+        except TimeoutError:
+            raise PageFault("it did not answer in time", again=True) from None
+
+    async def _follow(self, url: str, blocked: Callable[[str], bool]) -> Download:
         for _ in range(self._redirects + 1):
             place = self.place(url)
             if blocked(place.url):
@@ -118,7 +127,7 @@ class Downloader:
             "GET",
             f"{place.scheme}://{to}:{place.port}{place.target}",
             headers={"Host": authority, **HEADERS},
-            extensions={"sni_hostname": place.host, "timeout": httpx.Timeout(self._timeout_s).as_dict()},
+            extensions={"sni_hostname": place.host},
         )
         if self._trust is None:
             self._trust = httpx.create_ssl_context()
@@ -129,8 +138,6 @@ class Downloader:
                     return await self._read(place, response)
                 finally:
                     await response.aclose()
-        except httpx.TimeoutException:
-            raise PageFault("it did not answer in time", again=True) from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise PageFault(f"it cannot be reached ({type(error).__name__})", again=True) from None
 
