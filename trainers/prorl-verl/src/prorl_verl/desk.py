@@ -1,0 +1,110 @@
+"""What the rollouts of one agent-loop worker share: the gateway to verl's engines, and the rollout servers.
+
+verl makes an agent loop anew for every rollout, but hands each of them the same client: the desk hangs on that client,
+so there is one per worker, for as long as the worker lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import ipaddress
+import itertools
+import uuid
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx
+import ray
+
+from prorl.client import Fleet, FleetSettings
+from prorl.wire import BackendSpec
+from prorl_verl.gateway import Gateway
+from prorl_verl.options import Options
+
+_PLACE = "_prorl_desks"
+
+
+class Desk:
+    def __init__(self, gateway: Gateway, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self._gateway = gateway
+        self._name = uuid.uuid4().hex[:8]
+        self._serial = itertools.count()
+        self._leave: Any = None
+
+    @classmethod
+    async def of(cls, engines: Any, options: Options, config: Any, ends: list[int]) -> Desk:
+        """The worker's desk for these rollout servers; the first rollout opens it, the others wait for that."""
+        desks = vars(engines).setdefault(_PLACE, {})
+        key = (options.urls, options.gateway_host, options.tokenizer)
+        if key not in desks:
+            desks[key] = asyncio.ensure_future(cls._open(engines, options, config, ends))
+        try:
+            return await asyncio.shield(desks[key])
+        except Exception:
+            desks.pop(key, None)  # what is wrong may be mended; the next rollout finds out
+            raise
+
+    @classmethod
+    async def _open(cls, engines: Any, options: Options, config: Any, ends: list[int]) -> Self:
+        rollout, model = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
+        if model.get("custom_chat_template") is not None and options.tokenizer is None:
+            raise ValueError(
+                "actor_rollout_ref.model.custom_chat_template does not reach the rollout servers, which render: save "
+                "the tokenizer with this template to a folder, and name it as tokenizer in the agent loop's YAML"
+            )
+        gateway = Gateway(
+            engines,
+            model=model.path,
+            max_context=rollout.get("max_model_len") or rollout.prompt_length + rollout.response_length,
+            logprobs_mode=rollout.get("logprobs_mode", "processed_logprobs"),
+            ends=ends,
+        )
+        fleet = Fleet(options.urls, FleetSettings(shared=True))
+        try:
+            url = await gateway.start(options.gateway_host or _host_for(options.urls))
+            await fleet.__aenter__()
+            tokenizer = options.tokenizer or model.get("tokenizer_path") or model.path
+            await fleet.add_llm_server(BackendSpec(url=url, dialect="vllm", tokenizer=tokenizer))
+        except BaseException:
+            await fleet.close()
+            await gateway.stop()
+            raise
+        desk = cls(gateway, fleet)
+        desk._leave = atexit.register(_unregister, options.urls, url)
+        return desk
+
+    def job_id(self, uid: str, session_id: object) -> str:
+        """Never the same twice: a trainer that goes on from a checkpoint hands out its old uids again, and must not get
+        rollouts of the run that it lost."""
+        return f"{uid}_{session_id}.{self._name}{next(self._serial)}"
+
+    async def close(self) -> None:
+        atexit.unregister(self._leave)
+        await self.fleet.clear_llm_server()
+        await self.fleet.close()
+        await self._gateway.stop()
+
+
+def _host_for(urls: tuple[str, ...]) -> str:
+    return "127.0.0.1" if all(_is_loopback(urlsplit(url).hostname or "") for url in urls) else _node_address()
+
+
+def _node_address() -> str:
+    return str(ray.util.get_node_ip_address())
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _unregister(urls: tuple[str, ...], gateway: str) -> None:
+    """A server that does not hear it will find the gateway silent, and set it aside."""
+    for url in urls:
+        with contextlib.suppress(httpx.HTTPError):
+            httpx.post(f"{url}/clear_llm_server", json={"urls": [gateway]}, timeout=2.0, trust_env=False)
