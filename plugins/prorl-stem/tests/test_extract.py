@@ -97,6 +97,13 @@ def test_extract_draws_by_rule_and_reports_the_rest(tmp_path):
     assert "line 4: matched_solution" in shown
 
 
+def test_a_file_may_be_replaced_by_its_own_answers(tmp_path):
+    rows = write(tmp_path / "in.jsonl", *ROWS[:3])
+    assert run("extract", rows, "--out", rows).exit_code == 0
+    assert len(read(rows)) == 2
+    assert [file.name for file in tmp_path.iterdir()] == ["in.jsonl"]
+
+
 def answering(peer, text):
     def play(asked):
         head = asked.json["messages"][0]["content"].split("ANSWER ", 1)[1].split(":", 1)[0]

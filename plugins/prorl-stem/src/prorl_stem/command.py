@@ -76,10 +76,12 @@ def extract(
 
 
 async def _extract(rows: Path, out: Path, settings: LlmSettings | None) -> list[Drawing]:
+    """Into a file beside ``out``, which takes its place in the end: ``out`` may be ``rows`` itself."""
     llm = None if settings is None else Llm(settings)
+    part = out.with_name(f"{out.name}.part")
+    drawings = []
     try:
-        with out.open("w", encoding="utf-8") as file:
-            drawings = []
+        with part.open("w", encoding="utf-8") as file:
             async for drawing in draw_rows(read_rows(rows), llm=llm):
                 if drawing.row is not None:
                     file.write(json.dumps(drawing.row, ensure_ascii=False) + "\n")
@@ -87,6 +89,7 @@ async def _extract(rows: Path, out: Path, settings: LlmSettings | None) -> list[
     finally:
         if llm is not None:
             await llm.close()
+    part.replace(out)
     return drawings
 
 
