@@ -11,7 +11,7 @@ from prorl_code.settings import CodeSettings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 QUICK = CodeSettings(time_limit_s=1.0, wall_factor=1.0)
-ALL = CodeSettings(time_limit_s=2.0, reward="fraction")
+ALL = CodeSettings(reward="fraction")
 SECRET = "the-expected-word-4711"
 
 # Each looks for WORD, of which it has two halves, so that its own source is not what it finds.

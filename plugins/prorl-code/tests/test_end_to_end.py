@@ -95,6 +95,23 @@ def test_the_last_fenced_block_of_the_final_message(program: str) -> None:
     assert result.metrics["answer_from"] == "message"
 
 
+PROGRAMS = (
+    "print(sum(map(int, input().split())))",
+    "def doubled(numbers): return [2 * n for n in numbers]",
+    "class Solution:\n    def mean(self, numbers): return sum(numbers) / len(numbers)",
+    "n = int(input())\nprint(n - 1, 1)",
+)
+
+
+def test_own_rows_of_all_forms_both_ways() -> None:
+    rows = [json.loads(line) for line in (Path(__file__).parent / "data" / "rows.jsonl").read_text().splitlines()]
+    for row, program in zip(rows, PROGRAMS, strict=True):
+        for answer in (program, "print(0, 0)"):
+            with lab([f"```python\n{answer}\n```"]) as running:
+                result = running.rollout(row, domain="code")
+            assert (result.error, result.reward) == (None, float(answer == program)), result.metrics
+
+
 def test_no_program_at_all() -> None:
     with lab(["I do not know."]) as running:
         result = running.rollout(STDIN, settings={"reward_no_answer": -0.5})
@@ -119,6 +136,14 @@ def test_a_judge_without_a_sandbox_masks() -> None:
         result = running.rollout(STDIN, settings={"judge_runtime": "no-such-runtime"})
     assert result.error is not None
     assert (result.status, result.mask_sample, result.error.stage) == ("failed", True, "eval")
+
+
+def test_the_runtime_without_isolation_has_a_folder_of_its_own_per_test() -> None:
+    settings = {"judge_runtime": "local", "tools": ["finish"], "reward": "fraction"}
+    with lab([f"```python\n{RIGHT['stdin'][1]}```"]) as running:
+        result = running.rollout(STDIN, settings=settings)
+    assert (result.error, result.reward) == (None, 1.0), result.metrics
+    assert result.metrics["judge_sandboxes"] == 3
 
 
 def test_prompt_tools_turns_and_files_are_settings() -> None:

@@ -66,7 +66,7 @@ async def call(court, source, arguments, expected, **more):
         json.dumps(arguments),
         expected if isinstance(expected, str) and more.pop("raw", False) else json.dumps(expected),
     )
-    return await court.judge(source, test, function="f", settings=CodeSettings(time_limit_s=2.0), **more)
+    return await court.judge(source, test, function="f", settings=CodeSettings(time_limit_s=3.0), **more)
 
 
 @pytest.mark.parametrize("name", PASS)

@@ -114,7 +114,8 @@ async def test_passes(court, name):
 @pytest.mark.parametrize("name", FAIL)
 async def test_fails(court, name):
     source, given, expected, outcome = FAIL[name]
-    judged = await court.judge(source, (given, expected), settings=QUICK)
+    settings = QUICK if outcome == "timeout" else CodeSettings(memory_mb=256)
+    judged = await court.judge(source, (given, expected), settings=settings)
     assert (judged.outcome, judged.passed) == (outcome, 0), judged.reason
     assert judged.reason.startswith("test 1 of 1: " + outcome.replace("_", " "))
 

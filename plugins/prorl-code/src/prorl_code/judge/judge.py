@@ -11,6 +11,7 @@ sandbox of the row's own checker, in which no candidate ever runs.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, Protocol
@@ -58,13 +59,13 @@ class Judge:
         self._comparers = comparers
         self._limits = limits_of(problem, settings)
         self._tests = problem.tests[: settings.max_tests]
-        value = problem.function is not None
-        floats = any(has_fraction(test.expected, value=value) for test in problem.tests)
-        self._tolerance = settings.float_tolerance if floats else None
+        self._tolerance: float | None = None
 
     async def judge(self, source: str) -> Judged:
         """Raises ``GraderFault`` when the judge, and not the candidate, is at fault."""
         judged = Judged(tests=len(self._tests))
+        if await asyncio.to_thread(is_about_floats, self._problem):  # a row may hold megabytes
+            self._tolerance = self._settings.float_tolerance
         stop = self._settings.early_stop
         stop = self._settings.reward == "all" if stop is None else stop
         async with AsyncExitStack() as stack:
@@ -163,6 +164,10 @@ class Judge:
             await self._comparers.grade({**payload, "output": test.expected}, self._settings.compare_timeout_s)
             return TestVerdict(outcome="wrong_answer", reason=f"its output cannot be compared ({fault})")
         return TestVerdict(outcome="passed" if answer["same"] else "wrong_answer", reason=answer["reason"])
+
+
+def is_about_floats(problem: Problem) -> bool:
+    return any(has_fraction(test.expected, value=problem.function is not None) for test in problem.tests)
 
 
 def limits_of(problem: Problem, settings: CodeSettings) -> RunLimits:
