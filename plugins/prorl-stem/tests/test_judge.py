@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from prorl.api import GraderFault
-from prorl_stem.grading.text import worth_judging
-from prorl_stem.judge import Judge, speaks_to_judge
+from prorl_stem.judge import Judge, speaks_to_judge, worth_judging
 from prorl_stem.judge.prompt import MAX_ANSWER_CHARS, messages, read_verdict
 from prorl_stem.settings import JudgeSettings
 

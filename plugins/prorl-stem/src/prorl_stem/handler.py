@@ -8,8 +8,7 @@ from prorl.agent import ToolAgentHandler
 from prorl.api import ConfigError, GraderFault, InitOutput, Job, Message, TaskFault, Tool
 from prorl.grading import GraderPool
 from prorl_stem.answer import final_answer
-from prorl_stem.grading.text import worth_judging
-from prorl_stem.judge import Judge, speaks_to_judge
+from prorl_stem.judge import Judge, speaks_to_judge, worth_judging
 from prorl_stem.rows import StemTask, read_row
 from prorl_stem.search import Desk, Search
 from prorl_stem.search.leaks import Guard

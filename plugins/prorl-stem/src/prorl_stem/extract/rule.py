@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass
 
 from prorl.grading.answers import answer_line, boxes, final_box
+from prorl_stem.grading.mentions import prefixes
 from prorl_stem.grading.plain import plain, unwrap
 from prorl_stem.grading.quantity import read_quantity
-from prorl_stem.grading.units import Units, prefixes
+from prorl_stem.grading.units import Units
 
 ENDS = re.compile(r"=|\\\\|\\\]|\\end\b|\\quad\s*\\text|(?<=[A-Za-z}$])[.;,](?=\s|$)|\\Rightarrow|\\approx")
 MAX_ANSWER_CHARS = 300

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from prorl_stem.grading.mentions import prefixes, units_in
 from prorl_stem.grading.numbers import Number, Tolerance, read_number, same_number
-from prorl_stem.grading.units import Unit, Units, prefixes, units_in
+from prorl_stem.grading.units import Unit, Units
 
 LEAD = re.compile(
     r"\A\s*(?:(?:the\s+)?(?:final\s+)?(?:answer|result|value)\s+is\b:?\s*)?"

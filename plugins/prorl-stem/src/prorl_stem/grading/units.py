@@ -7,7 +7,6 @@ single names that are nothing but letters.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -33,12 +32,9 @@ ALIASES = {
     "wb": "weber", "mph": "mile/hour", "kph": "kilometer/hour", "kmph": "kilometer/hour", "rpm": "revolution/minute",
 }  # fmt: skip
 WORD_POWERS = {"square": 2, "squared": 2, "cubic": 3, "cubed": 3}
-# Names that pint knows and people mean otherwise; `ms^-1` is metres per second in half of all textbooks.
+# Letters that pint takes for units, and people for variables.
 NOT_UNITS = frozenset(
     {"a", "b", "c", "d", "e", "i", "k", "n", "p", "q", "r", "x", "y", "z", "v", "f", "t", "j", "pi", "in"}
-)
-NO_SYMBOLS = frozenset(
-    {"at", "are", "and", "as", "be", "is", "it", "of", "the", "to", "by", "per", "for", "if", "or", "no", "so", "us"}
 )
 MAX_TOKENS = 24
 MAX_POWER = 12
@@ -57,6 +53,7 @@ class Units:
     def read(self, text: str) -> list[Unit]:
         """The units that ``text`` may mean, the strict reading first: ``J/kg*K`` is also taken for J/(kg K). Empty when
         it is no unit. Names are pint's, exponents rational."""
+        # milliseconds to a negative power are rare; metres per second written so are in half of all textbooks
         text = re.sub(r"\bms(?=\s*(?:\^|\*\*)\s*\(?\s*-)", "m s", text.strip())
         tokens = tokens_of(text)
         if not tokens or len(tokens) > MAX_TOKENS:
@@ -216,49 +213,3 @@ def tokens_of(text: str) -> list[tuple[str, str]]:
         tokens.append((match.lastgroup or "", match[0].strip()))
         at = match.end()
     return tokens
-
-
-PIECE = re.compile(
-    r"\s*(?:°[CF]?(?![A-Za-z])|%|[A-Za-zµΩÅ]+|(?:\^|\*\*)\s*\(?[+-]?\d+\)?|(?<=[A-Za-z])-?[1-9](?![\d.])|[*/()])"
-)
-ASKING = re.compile(
-    r"(?:\bin(?:\s+(?:units?\s+of|terms\s+of|the\s+units?\s+of))?|\bunits?\s*(?:of|:|are|is)?|\()\s*(?:in\s+)?",
-    re.IGNORECASE,
-)
-NAME_START = re.compile(r"(?<![A-Za-z])(?=[A-Za-zµΩÅ°%])")
-FIRST_NAME = re.compile(r"[\s(/]*(°[CF]?(?![A-Za-z])|%|[A-Za-zµΩÅ]+)")
-MAX_PIECES = 10
-LONE_LETTERS = frozenset("msgKNJWVACTLM")
-
-
-def units_in(question: str, units: Units, *, asked_for: bool) -> Iterator[Unit]:
-    """Units that the (plain) question names. ``asked_for``: only after "in" or an opening bracket, where it says in
-    which one the answer is wanted."""
-    starts = [match.end() for match in ASKING.finditer(question)]
-    if not asked_for:
-        starts += [match.start() for match in NAME_START.finditer(question)]
-    for start in dict.fromkeys(starts):
-        found = next(prefixes(question, units, start), None)
-        if found is not None:
-            yield from found[1]
-
-
-def prefixes(text: str, units: Units, start: int = 0) -> Iterator[tuple[int, list[Unit]]]:
-    """The units that ``text`` has at ``start``, longest first: where each ends, and its readings. Words that pint would
-    take for units, and letters that stand for anything, are none."""
-    first = FIRST_NAME.match(text, start)
-    if first is None or not units.knows(first[1]):
-        return
-    ends: list[int] = []
-    at = start
-    while len(ends) < MAX_PIECES and (piece := PIECE.match(text, at)) and piece.end() > at:
-        at = piece.end()
-        ends.append(at)
-    for end in reversed(ends):
-        unit = text[start:end].strip()
-        lone = len(unit) == 1 and unit.isascii() and unit.isalpha() and unit not in LONE_LETTERS
-        goes_on = text[end : end + 1].isalnum() or text[end:].lstrip().startswith("_")
-        if unit.lower() in NO_SYMBOLS or lone or goes_on:
-            continue
-        if readings := [reading for reading in units.read(unit) if reading]:
-            yield end, readings

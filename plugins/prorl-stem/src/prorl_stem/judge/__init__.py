@@ -2,5 +2,6 @@
 
 from prorl_stem.judge.judge import Judge, Opinion
 from prorl_stem.judge.prompt import speaks_to_judge
+from prorl_stem.judge.worth import worth_judging
 
-__all__ = ["Judge", "Opinion", "speaks_to_judge"]
+__all__ = ["Judge", "Opinion", "speaks_to_judge", "worth_judging"]
