@@ -8,6 +8,7 @@ from prorl.client.fleet import Fleet, FleetMember, FleetSettings
 from prorl.client.groups import Attempt, Group, Prompt, rewards_differ
 from prorl.client.roster import Batch, CollectorSettings, Stalled
 from prorl.client.samples import Padded, Sample, SampleRules, Untrainable, pad, samples_of
+from prorl.client.weights import FolderReload, WeightsRefused
 
 __all__ = [
     "DEFAULT_URL",
@@ -20,6 +21,7 @@ __all__ = [
     "Fleet",
     "FleetMember",
     "FleetSettings",
+    "FolderReload",
     "Group",
     "GroupCollector",
     "NotARolloutServer",
@@ -32,6 +34,7 @@ __all__ = [
     "ServiceError",
     "Stalled",
     "Untrainable",
+    "WeightsRefused",
     "pad",
     "rewards_differ",
     "samples_of",
