@@ -206,7 +206,7 @@ print('done')
 """
     tests = [("work", "done"), ("attack", "done"), ("work", "done")]
     judged = await court.judge(
-        source, *tests, settings=CodeSettings(time_limit_s=1.0, wall_factor=1.0, reward="fraction")
+        source, *tests, settings=CodeSettings(time_limit_s=4.0, wall_factor=2.0, reward="fraction")
     )
     assert dict(judged.outcomes) == {"passed": 2, "runtime_error": 1}, judged.reason
     assert judged.failed == 2

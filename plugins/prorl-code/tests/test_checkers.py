@@ -93,7 +93,7 @@ async def test_interaction(court, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     tmp_path.chmod(0o711)
     tests = [(f"{secret}\n", "") for secret in (0, 500, 777)]
-    judged = await court.judge(BISECT, *tests, interactor=GUESS, settings=QUICK)
+    judged = await court.judge(BISECT, *tests, interactor=GUESS)
     assert (judged.outcome, judged.passed) == ("passed", 3), judged.reason
     assert not os.listdir(tmp_path)  # noqa: PTH208
     assert court.alive == 0
@@ -128,7 +128,7 @@ except OSError: pass
 assert not any(name == 'answer.txt' for _, _, names in os.walk('/workspace') for name in names)
 {BISECT}
 """
-    judged = await court.judge(source, ("777\n", "secret"), interactor=GUESS, settings=QUICK)
+    judged = await court.judge(source, ("777\n", "secret"), interactor=GUESS)
     assert judged.outcome == "passed", judged.reason
 
 
