@@ -21,10 +21,10 @@ from figures import machine, show_rows, skipped
 from prorl.api import AgentHandler, HandlerRecord, Job, Message
 from prorl.api.llm import EngineInfo, Tokenizer
 from prorl.client import RolloutClient
-from prorl.llm.connect import Connector
 from prorl.llm.plugin import prorl_llm_dialects
-from prorl.llm.settings import PoolSettings
-from prorl.llm.template import ChatTemplate
+from prorl.llm.pool.connect import Connector
+from prorl.llm.pool.settings import PoolSettings
+from prorl.llm.rendering.template import ChatTemplate
 from prorl.plugins.registry import Registry
 from prorl.server.serve import RunningServer
 from prorl.server.settings import parse_settings

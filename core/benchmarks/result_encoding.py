@@ -21,7 +21,7 @@ import msgspec
 from figures import figure, machine, percentile, show_rows
 
 from prorl.api.llm import Generation
-from prorl.llm.ledger import Ledger, Source
+from prorl.llm.chat.ledger import Ledger, Source
 from prorl.wire import RolloutResult
 from prorl.wire.certificate import sign
 from prorl.wire.soundness import check_result

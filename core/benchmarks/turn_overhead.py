@@ -27,13 +27,14 @@ from figures import figure, machine, percentile, show_rows
 import prorl
 from prorl.api import Message, ToolSchema
 from prorl.api.llm import Conversation, EngineInfo, Generation, Tokenizer
-from prorl.llm.chat import ChatSession, ChatSetup
-from prorl.llm.checks import check_reply, fit_context
-from prorl.llm.lease import Sampled
-from prorl.llm.ledger import Ledger
-from prorl.llm.renderers import RendererCache
-from prorl.llm.template import ChatTemplate
-from prorl.llm.tokenizers import LocalTokenizer, load_tokenizer
+from prorl.llm.chat.ledger import Ledger
+from prorl.llm.chat.session import ChatSession
+from prorl.llm.chat.setup import ChatSetup
+from prorl.llm.pool.checks import check_reply, fit_context
+from prorl.llm.pool.lease import Sampled
+from prorl.llm.rendering.cache import RendererCache
+from prorl.llm.rendering.template import ChatTemplate
+from prorl.llm.tokenizers.local import LocalTokenizer, load_tokenizer
 from prorl.testing.bytebpe import CHATML_TEMPLATE, build_tokenizer
 from prorl.wire import SamplingParams
 from prorl.wire.soundness import check_trajectory

@@ -21,7 +21,7 @@ from prorl.agent.running import Printed
 from prorl.api import HandlerRecord, Job
 from prorl.client import BlockingClient
 from prorl.testing.lab import Lab
-from prorl.testing.script import ScriptedReply
+from prorl.testing.scripted import ScriptedReply
 from prorl.wire import JobRequest
 
 AGENT = """

@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from prorl.testing.script import ScriptedReply
+from prorl.testing.scripted import ScriptedReply
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
 CHAT = {"model": "any", "messages": HELLO}

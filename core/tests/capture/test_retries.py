@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from prorl.testing.script import ScriptedReply
+from prorl.testing.scripted import ScriptedReply
 
 ASKED = {"model": "any", "messages": [{"role": "user", "content": "Say something."}]}
 

@@ -18,8 +18,7 @@ from prorl.testing.bytebpe import build_tokenizer, write_tokenizer
 from prorl.testing.engines import LlamaEngine
 from prorl.testing.httpd import json_response
 from prorl.testing.lab import Lab
-from prorl.testing.script import ScriptedReply
-from prorl.testing.scripted import ScriptedEngine
+from prorl.testing.scripted import ScriptedEngine, ScriptedReply
 from prorl.wire import JobView, RolloutResult, VersionSpan
 from prorl.wire.certificate import certify
 

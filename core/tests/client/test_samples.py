@@ -5,7 +5,7 @@ import pytest
 
 from prorl.api import Generation
 from prorl.client import SampleRules, Untrainable, pad, samples_of
-from prorl.llm.ledger import Ledger
+from prorl.llm.chat.ledger import Ledger
 from prorl.wire import RolloutError, RolloutResult, VersionSpan
 
 

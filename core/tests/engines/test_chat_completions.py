@@ -7,9 +7,10 @@ from contextlib import nullcontext
 import pytest
 
 from prorl.api import ContextOverflow, Message, ToolSchema
-from prorl.llm.chat import ChatSession, ChatSetup
-from prorl.llm.ledger import Ledger
-from prorl.llm.renderers import RendererCache
+from prorl.llm.chat.ledger import Ledger
+from prorl.llm.chat.session import ChatSession
+from prorl.llm.chat.setup import ChatSetup
+from prorl.llm.rendering.cache import RendererCache
 from prorl.testing.bytebpe import build_tokenizer
 from prorl.wire import BackendSpec, SamplingParams
 

@@ -10,8 +10,8 @@ from contextlib import nullcontext
 import pytest
 
 from prorl.api import ContextOverflow
-from prorl.llm.checks import check_reply
 from prorl.llm.dialects.llamacpp import LlamaCpp, _body
+from prorl.llm.pool.checks import check_reply
 from prorl.testing.scripted import ScriptedEngine
 from prorl.wire import BackendSpec, SamplingParams
 

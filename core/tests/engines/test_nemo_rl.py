@@ -16,9 +16,10 @@ import msgspec
 import pytest
 
 from prorl.api import Message, ToolSchema
-from prorl.llm.chat import ChatSession, ChatSetup
-from prorl.llm.ledger import Ledger
-from prorl.llm.renderers import RendererCache
+from prorl.llm.chat.ledger import Ledger
+from prorl.llm.chat.session import ChatSession
+from prorl.llm.chat.setup import ChatSetup
+from prorl.llm.rendering.cache import RendererCache
 from prorl.testing.bytebpe import build_tokenizer, write_tokenizer
 from prorl.testing.httpd import HttpServer, Request, Response, json_response
 from prorl.wire import BackendSpec, SamplingParams

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from prorl.api import ContextOverflow, ModelFault
-from prorl.llm.checks import check_reply
 from prorl.llm.dialects.vllm import Vllm
+from prorl.llm.pool.checks import check_reply
 from prorl.testing.bytebpe import CHATML_TEMPLATE, build_tokenizer
 from prorl.wire import BackendSpec, SamplingParams
 

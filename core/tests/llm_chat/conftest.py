@@ -9,13 +9,15 @@ import pytest
 from tokenizers import AddedToken
 
 from prorl.api.llm import Conversation, EngineInfo, Generation, Message, Tokenizer, ToolSchema
-from prorl.llm.chat import ChatSession, ChatSetup
-from prorl.llm.lease import Sampled
-from prorl.llm.ledger import Ledger, Source
-from prorl.llm.renderers import RendererCache
-from prorl.llm.rendering import Renderer
-from prorl.llm.template import ChatTemplate
-from prorl.llm.tokenizers import LocalTokenizer
+from prorl.llm.chat.ledger import Ledger
+from prorl.llm.chat.session import ChatSession
+from prorl.llm.chat.setup import ChatSetup
+from prorl.llm.pool.lease import Sampled
+from prorl.llm.rendering.cache import RendererCache
+from prorl.llm.rendering.renderer import Renderer
+from prorl.llm.rendering.source import Source
+from prorl.llm.rendering.template import ChatTemplate
+from prorl.llm.tokenizers.local import LocalTokenizer
 from prorl.llm.toolformats import formats, function_form
 from prorl.testing.bytebpe import build_tokenizer
 from prorl.wire.sampling import SamplingParams

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from prorl.api import ContextOverflow, Message, ModelFault, TaskFault, ToolSchema
-from prorl.llm.renderers import RendererCache
-from prorl.llm.tokenizers import LocalTokenizer, load_tokenizer
+from prorl.llm.rendering.cache import RendererCache
+from prorl.llm.tokenizers.local import LocalTokenizer, load_tokenizer
 from prorl.testing.bytebpe import build_tokenizer
 from prorl.wire import SamplingParams
 

@@ -3,7 +3,7 @@
 import pytest
 
 from prorl.api import Message, TaskFault
-from prorl.llm.renderers import RendererCache
+from prorl.llm.rendering.cache import RendererCache
 from prorl.wire.rendering import RenderingParams
 
 USER = Message(role="user", content="Hi")

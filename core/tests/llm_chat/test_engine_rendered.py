@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from prorl.api import ContextOverflow, Message, ModelFault, ToolSchema
-from prorl.llm.chat import ChatSession, ChatSetup
-from prorl.llm.ledger import Ledger
+from prorl.llm.chat.ledger import Ledger
+from prorl.llm.chat.session import ChatSession
+from prorl.llm.chat.setup import ChatSetup
 from prorl.llm.plugin import prorl_llm_dialects
 from prorl.llm.pool import BackendPool, PoolSettings
-from prorl.llm.renderers import RendererCache
+from prorl.llm.rendering.cache import RendererCache
 from prorl.testing.bytebpe import build_tokenizer, write_tokenizer
 from prorl.testing.httpd import Response, error_response
-from prorl.testing.script import ScriptedReply
-from prorl.testing.scripted import ScriptedEngine, ScriptedRequest
-from prorl.testing.scripted_chat import ChatSpeech, NemoRlSpeech
+from prorl.testing.scripted import ScriptedEngine, ScriptedReply, ScriptedRequest
+from prorl.testing.scripted.chat import ChatSpeech, NemoRlSpeech
 from prorl.wire import BackendSpec, SamplingParams, Trajectory
 from prorl.wire.soundness import check_trajectory
 

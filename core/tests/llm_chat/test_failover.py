@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from prorl.api import Message, ModelFault
-from prorl.llm.chat import ChatSession, ChatSetup
-from prorl.llm.failover import FailoverTokenizer
-from prorl.llm.ledger import Ledger
+from prorl.llm.chat.ledger import Ledger
+from prorl.llm.chat.session import ChatSession
+from prorl.llm.chat.setup import ChatSetup
 from prorl.llm.plugin import prorl_llm_dialects
 from prorl.llm.pool import BackendPool, PoolSettings
-from prorl.llm.renderers import RendererCache
-from prorl.llm.tokenizers import TokenizerShelf
+from prorl.llm.rendering.cache import RendererCache
+from prorl.llm.tokenizers.failover import FailoverTokenizer
+from prorl.llm.tokenizers.local import TokenizerShelf
 from prorl.testing.bytebpe import write_tokenizer
 from prorl.testing.scripted import ScriptedEngine
 from prorl.wire import BackendSpec

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from prorl.api import Message, TaskFault, ToolSchema
-from prorl.llm.rendering import Renderer
-from prorl.llm.template import ChatTemplate
+from prorl.llm.rendering.renderer import Renderer
+from prorl.llm.rendering.template import ChatTemplate
 from prorl.wire.trajectory import ToolCall
 
 FAMILIES = [

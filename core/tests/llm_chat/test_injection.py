@@ -5,8 +5,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prorl.api import Message
-from prorl.llm.rendering import Renderer
-from prorl.llm.template import ChatTemplate
+from prorl.llm.rendering.renderer import Renderer
+from prorl.llm.rendering.template import ChatTemplate
 
 TEMPLATES = ["qwen3", "smollm2", "chatml", "headers"]
 EVIL = [

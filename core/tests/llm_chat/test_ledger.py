@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prorl.api import ModelFault
-from prorl.llm.ledger import Ledger, Source
+from prorl.llm.chat.ledger import Ledger
+from prorl.llm.rendering.source import Source
 from prorl.wire import SamplingParams, ToolCall, VersionSpan
 from prorl.wire.certificate import certify
 from prorl.wire.soundness import check_trajectory

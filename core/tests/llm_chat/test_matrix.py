@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from prorl.api import Message, TaskFault, ToolSchema
-from prorl.llm.rendering import Renderer
+from prorl.llm.rendering.renderer import Renderer
 
 SCHEMA = {"type": "object", "properties": {"code": {"type": "string", "description": " What to run. "}}}
 TOOLS = [ToolSchema(name="run", description="Runs <code>.", parameters=SCHEMA)]

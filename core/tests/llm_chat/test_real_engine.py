@@ -5,11 +5,12 @@ from contextlib import nullcontext
 import pytest
 
 from prorl.api import ContextOverflow, Message, ToolSchema
-from prorl.llm.chat import ChatSession, ChatSetup
-from prorl.llm.ledger import Ledger
+from prorl.llm.chat.ledger import Ledger
+from prorl.llm.chat.session import ChatSession
+from prorl.llm.chat.setup import ChatSetup
 from prorl.llm.plugin import prorl_llm_dialects
 from prorl.llm.pool import BackendPool
-from prorl.llm.renderers import RendererCache
+from prorl.llm.rendering.cache import RendererCache
 from prorl.testing.engines import LlamaEngine
 from prorl.wire import BackendSpec, SamplingParams
 

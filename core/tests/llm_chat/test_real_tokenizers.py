@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prorl.api import Message, ToolSchema
-from prorl.llm.rendering import Renderer
-from prorl.llm.template import ChatTemplate
-from prorl.llm.tokenizers import load_tokenizer
+from prorl.llm.rendering.renderer import Renderer
+from prorl.llm.rendering.template import ChatTemplate
+from prorl.llm.tokenizers.local import load_tokenizer
 from prorl.wire.trajectory import ToolCall
 
 HERE = Path(os.environ.get("PRORL_TOKENIZERS", "nowhere"))

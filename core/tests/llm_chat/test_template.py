@@ -4,9 +4,10 @@ import pytest
 from tokenizers import AddedToken
 
 from prorl.api import Message, ModelFault, TaskFault
-from prorl.llm.rendering import Renderer
-from prorl.llm.template import ChatTemplate, TemplateRefusal
-from prorl.llm.tokenizers import LocalTokenizer
+from prorl.llm.rendering.renderer import Renderer
+from prorl.llm.rendering.template import ChatTemplate
+from prorl.llm.tokenizers.local import LocalTokenizer
+from prorl.llm.toolformats.base import TemplateRefusal
 from prorl.testing.bytebpe import build_tokenizer
 
 USER = Message(role="user", content="Hi")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from prorl.api import ConfigError
-from prorl.llm.tokenizers import LocalTokenizer, load_tokenizer
+from prorl.llm.tokenizers.local import LocalTokenizer, load_tokenizer
 from prorl.testing.bytebpe import build_tokenizer, write_tokenizer
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prorl.api import TaskFault, ToolSchema
-from prorl.llm.template import ChatTemplate
+from prorl.llm.rendering.template import ChatTemplate
 from prorl.llm.toolformats import HermesFormat, choose, formats
 
 PARSE = HermesFormat().parse

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from prorl.api import ContextOverflow, EngineInfo, Generation, ModelFault
-from prorl.llm.checks import check_reply, fit_context
+from prorl.llm.pool.checks import check_reply, fit_context
 from prorl.testing.faulty import FaultyEngine
 from prorl.wire import BackendSpec, SamplingParams, VersionSpan
 

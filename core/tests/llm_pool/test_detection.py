@@ -13,10 +13,10 @@ from prorl.llm.plugin import prorl_llm_dialects
 from prorl.llm.pool import BackendPool
 from prorl.testing.bytebpe import write_tokenizer
 from prorl.testing.httpd import HttpServer, Request, Response, error_response, json_response
-from prorl.testing.scripted_chat import ChatSpeech, NemoRlSpeech
-from prorl.testing.scripted_llamacpp import LlamaCppSpeech
-from prorl.testing.scripted_sglang import SglangSpeech
-from prorl.testing.scripted_vllm import VllmSpeech
+from prorl.testing.scripted.chat import ChatSpeech, NemoRlSpeech
+from prorl.testing.scripted.llamacpp import LlamaCppSpeech
+from prorl.testing.scripted.sglang import SglangSpeech
+from prorl.testing.scripted.vllm import VllmSpeech
 from prorl.wire import BackendSpec
 
 SPEECHES = {

@@ -36,7 +36,7 @@ def test_the_registrations_are_valid():
 
 def test_every_code_of_a_fault_is_described():
     package = Path(__file__).parents[2] / "src" / "prorl" / "llm"
-    files = [package / "checks.py", *(package / "dialects").glob("*.py")]
+    files = [package / "pool" / "checks.py", *(package / "dialects").glob("*.py")]
     used = {code for file in files for code in re.findall(r'code="(\w+)"', file.read_text())}
     described = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", PAGE, re.MULTILINE))))
     assert used - {"timeout", "unsupported"} <= described  # of calls with a limit; of scoring (certificate.md)

@@ -12,10 +12,10 @@ from prorl.api import Conversation, Message, ModelFault
 from prorl.testing.bytebpe import build_tokenizer, write_tokenizer
 from prorl.testing.faulty import FAULTS, FaultyEngine
 from prorl.testing.scripted import Speech
-from prorl.testing.scripted_chat import ChatSpeech, NemoRlSpeech
-from prorl.testing.scripted_llamacpp import LlamaCppSpeech
-from prorl.testing.scripted_sglang import SglangSpeech
-from prorl.testing.scripted_vllm import VllmSpeech
+from prorl.testing.scripted.chat import ChatSpeech, NemoRlSpeech
+from prorl.testing.scripted.llamacpp import LlamaCppSpeech
+from prorl.testing.scripted.sglang import SglangSpeech
+from prorl.testing.scripted.vllm import VllmSpeech
 from prorl.wire import BackendSpec, SamplingParams
 
 TALK = Conversation(messages=(Message(role="user", content="How many?"),))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl.llm.heap import TaskHeap
+from prorl.llm.pool.heap import TaskHeap
 
 
 @dataclass(eq=False)

@@ -11,9 +11,9 @@ import pytest
 from prorl.api import ModelFault
 from prorl.api.llm import EngineInfo
 from prorl.llm.dialects.llamacpp import LlamaCpp
+from prorl.llm.dialects.scoring import scores_of
 from prorl.llm.dialects.sglang_score import SglangScores
 from prorl.llm.dialects.vllm_score import VllmScores
-from prorl.llm.scoring import scores_of
 from prorl.testing.httpd import HttpServer, json_response
 
 IDS = [5, 7, 9]

@@ -8,8 +8,8 @@ import random
 import httpx
 import pytest
 
-from prorl.llm.settings import PoolSettings
-from prorl.llm.transport import open_client
+from prorl.llm.pool.settings import PoolSettings
+from prorl.llm.pool.transport import open_client
 from prorl.testing.scripted import ScriptedEngine
 
 

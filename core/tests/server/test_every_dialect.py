@@ -12,10 +12,10 @@ from prorl.api import HandlerRecord, Job, Message
 from prorl.testing.bytebpe import write_tokenizer
 from prorl.testing.lab import Lab
 from prorl.testing.scripted import ScriptedEngine
-from prorl.testing.scripted_chat import ChatSpeech, NemoRlSpeech
-from prorl.testing.scripted_llamacpp import LlamaCppSpeech
-from prorl.testing.scripted_sglang import SglangSpeech
-from prorl.testing.scripted_vllm import VllmSpeech
+from prorl.testing.scripted.chat import ChatSpeech, NemoRlSpeech
+from prorl.testing.scripted.llamacpp import LlamaCppSpeech
+from prorl.testing.scripted.sglang import SglangSpeech
+from prorl.testing.scripted.vllm import VllmSpeech
 from prorl.wire import BackendSpec
 from prorl.wire.soundness import check_result
 

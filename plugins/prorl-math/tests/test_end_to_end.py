@@ -10,7 +10,7 @@ import pytest
 from prorl.client import ServiceError
 from prorl.testing.engines import LlamaEngine
 from prorl.testing.lab import Lab
-from prorl.testing.script import ScriptedRequest
+from prorl.testing.scripted import ScriptedRequest
 from prorl.wire import RolloutResult
 from prorl_math.rows import read_row
 

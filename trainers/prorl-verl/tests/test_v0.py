@@ -10,6 +10,8 @@ from relay import PROMPT, RESPONSE
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
+from prorl_verl.desk import Shared
+
 
 def rows(count: int, samples: int, **more: Any) -> DataProto:
     """``count`` prompts, each ``samples`` times under one uid, as verl's V0 trainer repeats them."""
@@ -45,8 +47,7 @@ def generate(configure, engines):
         try:
             return await worker.generate_sequences(batch)
         finally:
-            for desk in vars(worker.llm_client).get("_prorl_desks", {}).values():
-                await (await desk).close()
+            await Shared.of(worker.llm_client).close()
 
     return run
 

@@ -10,7 +10,8 @@ from prorl.api.errors import Fault
 
 class Capture(Protocol):
     """One job's door. ``url`` speaks OpenAI's chat completions and responses and Anthropic's messages, to whoever has
-    ``key``. ``calls`` counts the replies that were sampled, or are being; ``fault`` is what met the latest model call, if it failed.
+    ``key``. ``calls`` counts the replies that were sampled, or are being; ``fault`` is what met the latest model call,
+    if it failed.
     """
 
     @property

@@ -18,10 +18,11 @@ from prorl.api.llm import Chat
 from prorl.api.sandbox import Sandbox, SandboxSpec
 from prorl.api.tools import Tool
 from prorl.capture import Doors
-from prorl.llm.chat import ChatSession, ChatSetup
-from prorl.llm.ledger import Ledger
+from prorl.llm.chat.ledger import Ledger
+from prorl.llm.chat.session import ChatSession
+from prorl.llm.chat.setup import ChatSetup
 from prorl.llm.pool import BackendPool
-from prorl.llm.renderers import RendererCache
+from prorl.llm.rendering.cache import RendererCache
 from prorl.pipeline.events import EventLog, encode_data
 from prorl.pipeline.faults import trim
 from prorl.pipeline.timer import JobTimer

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import msgspec
 
 from prorl.api.errors import ConfigError
-from prorl.llm.settings import PoolSettings
+from prorl.llm.pool.settings import PoolSettings
 from prorl.pipeline.settings import PipelineSettings
 from prorl.pipeline.tables import convert_table, overlay
 from prorl.plugins.registry import Registry

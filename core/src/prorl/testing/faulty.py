@@ -6,8 +6,7 @@ import asyncio
 from typing import Literal, get_args
 
 from prorl.testing.httpd import Request, Response, error_response, json_response
-from prorl.testing.script import Played
-from prorl.testing.scripted import ScriptedEngine
+from prorl.testing.scripted import Played, ScriptedEngine
 
 Fault = Literal[
     "wrong_echo",

@@ -23,7 +23,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
 from prorl.client import Sample, Untrainable, samples_of
 from prorl.wire import JobRequest, RolloutResult
-from prorl_verl.desk import Desk
+from prorl_verl.desk import Desk, Shared
 from prorl_verl.options import read_options, sampling_of
 from prorl_verl.outputs import in_order, masked_output, output_of
 from prorl_verl.rows import instance_of
@@ -32,8 +32,8 @@ log = logging.getLogger("prorl.verl")
 _WORTH_ANOTHER_TRY = ("model", "sandbox", "grader", "internal")
 
 
-class RolloutFailed(Exception):  # noqa: N818 - says what happened
-    """With ``on_failure: raise``: verl takes the whole group for failed."""
+class GroupFailed(Exception):  # noqa: N818 - says what happened
+    """Too few rollouts of a group can be trained on: verl takes the whole group for failed."""
 
 
 class RolloutServiceAgentLoop:
@@ -52,33 +52,36 @@ class RolloutServiceAgentLoop:
         """One rollout. V1 (whose rows carry ``session_id``) gets a list: a row per segment, none for a failed rollout.
 
         Raises ``ValueError`` and ``TypeError`` for a row or a setting that cannot work, ``prorl.client.ClientError``
-        when the servers refuse the job or none answers, and :class:`RolloutFailed`.
+        when the servers refuse the job or none answers, and :class:`GroupFailed`.
         """
         request = self._request(sampling_params, row)
-        desk = await Desk.of(self._engines, self._options, self._config, [self._tokenizer.eos_token_id])
-        result, samples = await self._tried(desk, request, row)
         step = int(row.get("global_steps", -1))
-        if "session_id" in row:
-            return [output_of(result, sample, step) for sample in in_order(samples)]
-        if not samples:
+        if "session_id" not in row:
+            result, samples = await self._tried(request, row)
+            if samples:
+                return output_of(result, samples[-1], step, dropped=len(samples) - 1)
             pad_id = self._tokenizer.pad_token_id
             return masked_output(result, step, 0 if pad_id is None else pad_id)
-        return output_of(result, in_order(samples)[-1], step, dropped=len(samples) - 1)
+        with Shared.of(self._engines).member(str(request.group_id)) as group:
+            result, samples = await self._tried(request, row)
+            group.kept += bool(samples)
+        if not group.running and group.kept < min(self._options.min_group, group.total):
+            raise GroupFailed(f"{request.group_id}: {group.kept} of {group.total} rollouts can be trained on")
+        return [output_of(result, sample, step) for sample in samples]
 
-    async def _tried(self, desk: Desk, request: JobRequest, row: dict[str, Any]) -> tuple[RolloutResult, list[Sample]]:
-        """The rollout and its samples, which are none when it must not be trained on."""
-        rules = self._options.rules(self._config.actor_rollout_ref.rollout)
-        for attempt in range(1, self._options.attempts + 1):
+    async def _tried(self, request: JobRequest, row: dict[str, Any]) -> tuple[RolloutResult, list[Sample]]:
+        """The rollout and its samples, in verl's order; none when it must not be trained on."""
+        options, rollout = self._options, self._config.actor_rollout_ref.rollout
+        desk = await Desk.of(self._engines, options, self._config, [self._tokenizer.eos_token_id])
+        for attempt in range(1, options.attempts + 1):
             job_id = desk.job_id(str(request.group_id), row.get("session_id", 0))
             result = await desk.fleet.process(msgspec.structs.replace(request, job_id=job_id))
             try:
-                return result, await asyncio.to_thread(samples_of, result, rules)
+                return result, in_order(await asyncio.to_thread(samples_of, result, options.rules(rollout)))
             except Untrainable as error:
-                log.warning("attempt %d of %d: %s (%s)", attempt, self._options.attempts, error, error.reason)
+                log.warning("attempt %d of %d: %s (%s)", attempt, options.attempts, error, error.reason)
                 if result.error is None or result.error.kind not in _WORTH_ANOTHER_TRY:
                     break
-        if self._options.on_failure == "raise":
-            raise RolloutFailed(f"{result.job_id} ({result.status})")
         return result, []
 
     def _request(self, sampling_params: dict[str, Any], row: dict[str, Any]) -> JobRequest:

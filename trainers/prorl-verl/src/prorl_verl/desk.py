@@ -1,7 +1,8 @@
-"""What the rollouts of one agent-loop worker share: the gateway to verl's engines, and the rollout servers.
+"""What the rollouts of one agent-loop worker share: the gateway to verl's engines, the rollout servers, and how far
+each group has come.
 
-verl makes an agent loop anew for every rollout, but hands each of them the same client: the desk hangs on that client,
-so there is one per worker, for as long as the worker lives.
+verl makes an agent loop anew for every rollout, but hands each of them the same client: the shared things hang on that
+client, so there is one of each per worker, for as long as the worker lives.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import contextlib
 import ipaddress
 import itertools
 import uuid
+from collections.abc import Iterator
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 import ray
 
 from prorl.client import Fleet, FleetSettings
@@ -23,7 +26,46 @@ from prorl.wire import BackendSpec
 from prorl_verl.gateway import Gateway
 from prorl_verl.options import Options
 
-_PLACE = "_prorl_desks"
+_PLACE = "_prorl"
+
+
+class Tally(msgspec.Struct):
+    """The rollouts of one group: how many there are, still run, and gave something to train on."""
+
+    total: int = 0
+    running: int = 0
+    kept: int = 0
+
+
+class Shared:
+    """Of one worker: a desk for each set of rollout servers, and the groups that run."""
+
+    def __init__(self) -> None:
+        self.desks: dict[object, asyncio.Future[Desk]] = {}
+        self._groups: dict[str, Tally] = {}
+
+    @classmethod
+    def of(cls, engines: Any) -> Shared:
+        shared: Shared = vars(engines).setdefault(_PLACE, cls())
+        return shared
+
+    @contextlib.contextmanager
+    def member(self, group: str) -> Iterator[Tally]:
+        """A rollout's time in its group. verl starts all of a group's rollouts before any of them can end."""
+        tally = self._groups.setdefault(group, Tally())
+        tally.total += 1
+        tally.running += 1
+        try:
+            yield tally
+        finally:
+            tally.running -= 1
+            if not tally.running:
+                del self._groups[group]
+
+    async def close(self) -> None:
+        for opening in self.desks.values():
+            await (await opening).close()
+        self.desks.clear()
 
 
 class Desk:
@@ -37,7 +79,7 @@ class Desk:
     @classmethod
     async def of(cls, engines: Any, options: Options, config: Any, ends: list[int]) -> Desk:
         """The worker's desk for these rollout servers; the first rollout opens it, the others wait for that."""
-        desks = vars(engines).setdefault(_PLACE, {})
+        desks = Shared.of(engines).desks
         key = (options.urls, options.gateway_host, options.tokenizer)
         if key not in desks:
             desks[key] = asyncio.ensure_future(cls._open(engines, options, config, ends))

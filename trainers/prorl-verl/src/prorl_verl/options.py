@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -24,8 +24,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     a field of the row that is the whole instance, as a mapping or as JSON text. ``fields``: only these fields make it.
     ``max_tokens`` bounds one reply (``None``: ``rollout.response_length``). ``settings``,
     ``budgets``, ``rendering`` and ``backend_wait_s`` are those of a job. ``attempts``: how often a rollout is tried
-    whose failure is not the policy's nor the row's. ``on_failure``: one that failed all the same leaves its group
-    (``drop``), or fails it (``raise``). ``agents``: only these sub-agents' segments are trained on (``None``: all).
+    whose failure is not the policy's nor the row's. ``min_group``: a group that has fewer members after failures is
+    failed as a whole. ``agents``: only these sub-agents' segments are trained on (``None``: all).
     ``key_env``: the variable with the servers' signing key, where signatures are to be checked. ``tokenizer``: a folder
     or hub name that the servers can read (``None``: verl's own). ``gateway_host``: the address at which the servers
     reach this worker (``None``: the node's, or loopback when all servers are there).
@@ -41,7 +41,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     rendering: RenderingParams | None = None
     backend_wait_s: float | None = None
     attempts: Annotated[int, msgspec.Meta(ge=1, le=20)] = 2
-    on_failure: Literal["drop", "raise"] = "drop"
+    min_group: Annotated[int, msgspec.Meta(ge=1)] = 2
     agents: tuple[str, ...] | None = None
     key_env: str | None = None
     tokenizer: str | None = None

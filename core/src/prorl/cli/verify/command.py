@@ -109,7 +109,7 @@ async def _ask(
     """What takes a tokenizer or an engine. These parts of the package are imported only here."""
     from prorl.cli.verify.rescoring import Rescoring, connect  # noqa: PLC0415
     from prorl.cli.verify.texts import Texts  # noqa: PLC0415
-    from prorl.llm.tokenizers import load_tokenizer  # noqa: PLC0415
+    from prorl.llm.tokenizers.local import load_tokenizer  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         checks: dict[str, Texts | Rescoring] = {}

@@ -17,9 +17,9 @@ import msgspec
 from prorl.api.errors import ConfigError, ModelFault
 from prorl.api.llm import EngineInfo
 from prorl.api.records import DialectRecord
-from prorl.llm.connect import Connector
-from prorl.llm.scoring import KNOWN, Scores, scores_of
-from prorl.llm.settings import PoolSettings
+from prorl.llm.dialects.scoring import KNOWN, Scores, scores_of
+from prorl.llm.pool.connect import Connector
+from prorl.llm.pool.settings import PoolSettings
 from prorl.wire import BackendSpec, RolloutResult, Segment, Trajectory, Turn
 from prorl.wire.certificate import Runs
 from prorl.wire.soundness import Finding

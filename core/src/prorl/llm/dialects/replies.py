@@ -9,7 +9,6 @@ from typing import TypeVar
 import msgspec
 
 from prorl.api.errors import ModelFault
-from prorl.llm.checks import MISSING
 from prorl.wire.sampling import SamplingParams
 from prorl.wire.trajectory import Finish, VersionSpan
 
@@ -17,6 +16,9 @@ T = TypeVar("T")
 # What vLLM and SGLang call weights that nobody has named yet.
 UNNAMED = "default"
 _FINISHES: dict[str | None, Finish] = {"stop": "stop", "length": "length", "abort": "abort"}
+
+# vLLM writes this where it has no logprob.
+MISSING = -9999.0
 
 
 class Span(msgspec.Struct):

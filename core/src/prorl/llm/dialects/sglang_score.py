@@ -25,7 +25,7 @@ class _Scored(msgspec.Struct):
 
 
 class SglangScores:
-    """Implements :class:`prorl.llm.scoring.Scores`."""
+    """Implements :class:`prorl.llm.dialects.scoring.Scores`."""
 
     def __init__(self, client: httpx.AsyncClient, url: str, model: str) -> None:
         self._url = url

@@ -34,7 +34,7 @@ class _Weights(msgspec.Struct):
 
 
 class VllmScores:
-    """Implements :class:`prorl.llm.scoring.Scores`."""
+    """Implements :class:`prorl.llm.dialects.scoring.Scores`."""
 
     def __init__(self, client: httpx.AsyncClient, url: str, model: str) -> None:
         self._url = url

@@ -11,6 +11,10 @@ from prorl.api.llm import ToolSchema
 from prorl.wire.trajectory import ToolCall
 
 
+class TemplateRefusal(Exception):  # noqa: N818 - not an error: some templates take no system message, for instance
+    """The template will not render these messages; the text says why, in the template's own words where it has any."""
+
+
 class ParsedReply(msgspec.Struct, kw_only=True):
     """One reply, read.
 

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 from prorl.api.errors import TaskFault
 from prorl.api.llm import ToolSchema
-from prorl.llm.template import TemplateRefusal
-from prorl.llm.toolformats.base import ToolFormat, function_form
+from prorl.llm.toolformats.base import TemplateRefusal, ToolFormat, function_form
 from prorl.llm.toolformats.function_tag import FunctionTagFormat
 from prorl.llm.toolformats.hermes import HermesFormat
 from prorl.llm.toolformats.llama_json import LlamaJsonFormat
@@ -19,7 +18,7 @@ from prorl.llm.toolformats.qwen3_coder import Qwen3CoderFormat
 
 
 class Renders(Protocol):
-    """What is needed of :class:`prorl.llm.template.ChatTemplate`."""
+    """What is needed of :class:`prorl.llm.rendering.template.ChatTemplate`."""
 
     def render(
         self,

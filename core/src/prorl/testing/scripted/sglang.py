@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prorl.testing.httpd import Response, error_response, json_response
-from prorl.testing.script import Asked, Played
-
-if TYPE_CHECKING:
-    from prorl.testing.scripted import ScriptedEngine
+from prorl.testing.scripted.script import Asked, Played
+from prorl.testing.scripted.speech import Speaker
 
 
 class SglangSpeech:
@@ -19,7 +17,7 @@ class SglangSpeech:
     def __init__(self, *, recent: bool = True) -> None:
         self._recent = recent
 
-    async def asked(self, engine: ScriptedEngine, path: str, body: dict[str, Any]) -> Asked | Response:
+    async def asked(self, engine: Speaker, path: str, body: dict[str, Any]) -> Asked | Response:
         prompt, sampling = body["input_ids"], body["sampling_params"]
         if len(prompt) >= engine.max_context:
             return error_response(
@@ -35,7 +33,7 @@ class SglangSpeech:
             sampling=sampling,
         )
 
-    async def said(self, engine: ScriptedEngine, asked: Asked, played: Played) -> Response:
+    async def said(self, engine: Speaker, asked: Asked, played: Played) -> Response:
         reason: dict[str, Any] = {"type": played.finish}
         if played.finish == "stop":
             reason["matched"] = played.token_ids[-1] if played.token_ids else None
@@ -58,7 +56,7 @@ class SglangSpeech:
             answer["prompt_token_ids"] = played.echo
         return json_response(answer)
 
-    async def other(self, engine: ScriptedEngine, path: str, body: dict[str, Any]) -> Response:
+    async def other(self, engine: Speaker, path: str, body: dict[str, Any]) -> Response:
         match path:
             case "/abort_request":
                 engine.abort_requests.append(body["rid"])
@@ -71,7 +69,7 @@ class SglangSpeech:
         return _described(engine, path)
 
 
-def _described(engine: ScriptedEngine, path: str) -> Response:
+def _described(engine: Speaker, path: str) -> Response:
     match path:
         case "/health":
             return Response()

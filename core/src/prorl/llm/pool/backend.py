@@ -17,9 +17,9 @@ import msgspec
 
 from prorl.api.errors import ConfigError, ModelFault, boundary
 from prorl.api.llm import Conversation, Dialect, EngineInfo, Generation, Tokenizer
-from prorl.llm.checks import check_reply, fit_context
-from prorl.llm.settings import PoolSettings
-from prorl.llm.tokenizers import TokenizerShelf
+from prorl.llm.pool.checks import check_reply, fit_context
+from prorl.llm.pool.settings import PoolSettings
+from prorl.llm.tokenizers.local import TokenizerShelf
 from prorl.wire.backends import BackendSpec, BackendStatus
 from prorl.wire.sampling import SamplingParams
 

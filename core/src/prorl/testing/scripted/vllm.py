@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prorl.testing.httpd import Response, error_response, json_response
-from prorl.testing.script import Asked, Played
-from prorl.testing.scripted_render import render
-
-if TYPE_CHECKING:
-    from prorl.testing.scripted import ScriptedEngine
+from prorl.testing.scripted.render import render
+from prorl.testing.scripted.script import Asked, Played
+from prorl.testing.scripted.speech import Speaker
 
 _GENERATE, _COMPLETIONS, _ABORT = "/inference/v1/generate", "/v1/completions", "/inference/v1/abort_requests"
 
@@ -22,7 +20,7 @@ class VllmSpeech:
     def __init__(self, *, generate: bool = True) -> None:
         self._generate = generate
 
-    async def asked(self, engine: ScriptedEngine, path: str, body: dict[str, Any]) -> Asked | Response:
+    async def asked(self, engine: Speaker, path: str, body: dict[str, Any]) -> Asked | Response:
         if path == _GENERATE and not self._generate:
             return error_response(403, "Scale-out endpoints are disabled.")
         if body["model"] != engine.model:
@@ -41,10 +39,10 @@ class VllmSpeech:
             detail=path,
         )
 
-    async def said(self, engine: ScriptedEngine, asked: Asked, played: Played) -> Response:
+    async def said(self, engine: Speaker, asked: Asked, played: Played) -> Response:
         return _generated(asked, played) if asked.detail == _GENERATE else _completed(asked, played)
 
-    async def other(self, engine: ScriptedEngine, path: str, body: dict[str, Any]) -> Response:
+    async def other(self, engine: Speaker, path: str, body: dict[str, Any]) -> Response:
         match path:
             case "/inference/v1/abort_requests" if self._generate:
                 engine.abort_requests += body["request_ids"]
@@ -60,7 +58,7 @@ class VllmSpeech:
         return _described(engine, path)
 
 
-def _described(engine: ScriptedEngine, path: str) -> Response:
+def _described(engine: Speaker, path: str) -> Response:
     match path:
         case "/health":
             return Response()

@@ -1,9 +1,9 @@
 """All LLM servers that trainers registered, and which task uses which.
 
 ``add`` registers a server, ``clear`` removes servers and begins the next policy version. Running tasks hold a
-:class:`~prorl.llm.lease.Lease`: a call in flight ends where it began, the next one goes to what is registered then (the
-same address if it came back) and carries its version. A server that fails is *set aside*: it leaves the heap, its tasks
-move, and a watcher asks it again until it is back.
+:class:`~prorl.llm.pool.lease.Lease`: a call in flight ends where it began, the next one goes to what is registered
+then (the same address if it came back) and carries its version. A server that fails is *set aside*: it leaves the heap,
+its tasks move, and a watcher asks it again until it is back.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import msgspec
 
 from prorl.api.errors import ConfigError, ModelFault
 from prorl.api.records import DialectRecord
-from prorl.llm.backend import Backend
-from prorl.llm.connect import Connector
-from prorl.llm.heap import TaskHeap
-from prorl.llm.lease import Hold, Lease, Sampled
-from prorl.llm.settings import PoolSettings
-from prorl.llm.tokenizers import TokenizerShelf
+from prorl.llm.pool.backend import Backend
+from prorl.llm.pool.connect import Connector
+from prorl.llm.pool.heap import TaskHeap
+from prorl.llm.pool.lease import Hold, Lease, Sampled
+from prorl.llm.pool.settings import PoolSettings
+from prorl.llm.tokenizers.local import TokenizerShelf
 from prorl.wire.backends import BackendSpec, BackendStatus, PoolStatus
 
 __all__ = ["BackendPool", "Lease", "PoolSettings", "Sampled"]

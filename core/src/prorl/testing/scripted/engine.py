@@ -15,35 +15,17 @@ import asyncio
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import msgspec
 import tokenizers
 
 from prorl.testing.httpd import HttpServer, Request, Response
-from prorl.testing.script import Asked, Played, Policy, Said, ScriptedReply, ScriptedRequest
-from prorl.testing.scripted_vllm import VllmSpeech
-from prorl.testing.voices import Voice, open_voice
+from prorl.testing.scripted.script import Asked, Played, Policy, ScriptedReply, ScriptedRequest
+from prorl.testing.scripted.speech import Speech
+from prorl.testing.scripted.vllm import VllmSpeech
+from prorl.testing.scripted.voices import Voice, open_voice
 
-__all__ = ["Policy", "Said", "ScriptedEngine", "ScriptedReply", "ScriptedRequest"]
 _REMEMBERED = 200_000
-
-
-class Speech(Protocol):
-    """An engine's HTTP. ``replies`` are the paths on which replies are asked for."""
-
-    @property
-    def replies(self) -> Sequence[str]: ...
-
-    async def asked(self, engine: ScriptedEngine, path: str, body: dict[str, Any]) -> Asked | Response:
-        """What is asked for, or why it is refused."""
-        ...
-
-    async def said(self, engine: ScriptedEngine, asked: Asked, played: Played) -> Response: ...
-
-    async def other(self, engine: ScriptedEngine, path: str, body: dict[str, Any]) -> Response:
-        """Everything that is no request for a reply."""
-        ...
 
 
 class ScriptedEngine(HttpServer):

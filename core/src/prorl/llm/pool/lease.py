@@ -16,15 +16,15 @@ import msgspec
 
 from prorl.api.errors import ModelFault
 from prorl.api.llm import Conversation, Generation
-from prorl.llm.backend import Backend
-from prorl.llm.settings import PoolSettings
+from prorl.llm.pool.backend import Backend
+from prorl.llm.pool.settings import PoolSettings
 from prorl.wire.sampling import SamplingParams
 
 Hold = Callable[[], AbstractContextManager[None]]
 
 
 class Assigning(Protocol):
-    """What a lease asks of the pool that made it (:class:`prorl.llm.pool.BackendPool`)."""
+    """What a lease asks of the pool that made it (:class:`prorl.llm.pool.pool.BackendPool`)."""
 
     paused: bool
 

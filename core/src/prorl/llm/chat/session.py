@@ -8,92 +8,24 @@ server); a tokenizer may not, since the stream would have to be encoded again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from prorl.api.errors import ContextOverflow, ModelFault, TaskFault
-from prorl.api.llm import Conversation, Generation, Message, Reply, ToolSchema
-from prorl.llm.history import KEPT, REWRITTEN, joined
-from prorl.llm.ledger import Ledger, RenderedRole, Stream
-from prorl.llm.renderers import AnyRenderer, RenderedFor, RendererCache, source_of
-from prorl.llm.textual import Owed
-from prorl.wire.rendering import RenderingParams
+from prorl.api.llm import Conversation, Message, Reply, ToolSchema
+from prorl.llm.chat.history import KEPT, REWRITTEN, joined
+from prorl.llm.chat.ledger import Stream
+from prorl.llm.chat.place import Bookmark, Place
+from prorl.llm.chat.setup import ChatSetup, SampledReply
+from prorl.llm.rendering.cache import AnyRenderer, RenderedFor, source_of
+from prorl.llm.rendering.source import RenderedRole
+from prorl.llm.rendering.textual import Owed
 from prorl.wire.sampling import SamplingParams
 from prorl.wire.trajectory import SegmentOrigin, Trajectory
 
 T = TypeVar("T")
 _ATTEMPTS = 4
-
-
-class SampledReply(Protocol):
-    """What a chat needs of :class:`prorl.llm.lease.Sampled`."""
-
-    @property
-    def generation(self) -> Generation: ...
-
-    @property
-    def backend(self) -> str: ...
-
-    @property
-    def policy_version(self) -> str: ...
-
-    @property
-    def ms(self) -> float: ...
-
-
-class ChatLease(Protocol):
-    """What a chat needs of :class:`prorl.llm.lease.Lease`."""
-
-    async def ready(self) -> RenderedFor: ...
-
-    async def generate(
-        self, prompt_ids: Sequence[int], sampling: SamplingParams, *, conversation: Conversation | None = None
-    ) -> SampledReply: ...
-
-    def lost(self, backend: Any, reason: str) -> None: ...
-
-
-class ChatSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What all chats of a job share. ``spend(model_s=...)`` accounts the time of model calls; ``emit(kind, **data)``
-    tells the job's watchers."""
-
-    lease: ChatLease
-    renderers: RendererCache
-    ledger: Ledger
-    sampling: SamplingParams = SamplingParams()
-    rendering: RenderingParams = RenderingParams()
-    spend: Callable[..., None] | None = None
-    emit: Callable[..., None] | None = None
-    now: datetime = msgspec.field(default_factory=lambda: datetime.now(UTC).astimezone())
-
-
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a conversation stands after one of its turns: what :meth:`ChatSession.fork` goes back to. ``thinking``:
-    the model is amidst it; ``reasoned``: there is some in this segment. ``owed``: what an engine that renders itself
-    will have appended by its next reply."""
-
-    length: int = 0
-    prefix: int = 0
-    messages: int = 0
-    replies: int = 0
-    last_id: int | None = None
-    thinking: bool = False
-    reasoned: bool = False
-    may_reply: bool = False
-    may_observe: bool = False
-    owed: Owed | None = None
-
-
-class Bookmark(msgspec.Struct, frozen=True):
-    """A point of a stream, also of one that the chat has left since. What it refers to only grows, and is let go of as
-    a whole when a new segment begins."""
-
-    stream: Stream
-    places: list[Place]
-    turns: int
-    messages: list[Message]
 
 
 class ChatSession:

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Collection
 from itertools import count
 
-from prorl.llm.backend import Backend
+from prorl.llm.pool.backend import Backend
 
 
 class TaskHeap:

@@ -12,8 +12,8 @@ import msgspec
 
 from prorl.api.errors import TaskFault
 from prorl.api.llm import Message, ToolSchema
-from prorl.llm.ledger import RenderedRole
-from prorl.llm.rendering import Rendered
+from prorl.llm.rendering.renderer import Rendered
+from prorl.llm.rendering.source import RenderedRole
 from prorl.llm.toolformats import HermesFormat, ToolFormat, formats
 from prorl.wire.rendering import RenderingParams
 
@@ -39,8 +39,8 @@ class NoTokenizer:
 
 
 class TextRenderer:
-    """Stands where a :class:`~prorl.llm.rendering.Renderer` stands. ``tool_format`` reads calls that a server leaves in
-    the text: Hermes' form unless the job names another."""
+    """Stands where a :class:`~prorl.llm.rendering.renderer.Renderer` stands. ``tool_format`` reads calls that a server
+    leaves in the text: Hermes' form unless the job names another."""
 
     turn_ends: tuple[int, ...] = ()  # the engine knows its own
 

@@ -5,8 +5,8 @@ closes the assistant's part, and encodes only the rest. A reply that did not end
 another stop token) gets it first. Nothing that was rendered or sampled before is looked at again, so templates that
 rewrite history (Qwen3 drops earlier thinking) cannot change it, and no token ever spans the seam.
 
-Bodies never pass through the template (see :mod:`prorl.llm.outline` and :mod:`prorl.llm.scaffold`), so one rendering
-serves every conversation of the same shape.
+Bodies never pass through the template (see :mod:`prorl.llm.rendering.outline` and
+:mod:`prorl.llm.rendering.scaffold`), so one rendering serves every conversation of the same shape.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ import msgspec
 
 from prorl.api.errors import ModelFault, TaskFault
 from prorl.api.llm import Message, Tokenizer, ToolSchema
-from prorl.llm.manners import EPOCH, manners_of
-from prorl.llm.outline import Outline
-from prorl.llm.scaffold import Piece, Run, Scaffolder, Slot, cut
-from prorl.llm.template import ChatTemplate, TemplateRefusal
+from prorl.llm.rendering.manners import EPOCH, manners_of
+from prorl.llm.rendering.outline import Outline
+from prorl.llm.rendering.scaffold import Piece, Run, Scaffolder, Slot, cut
+from prorl.llm.rendering.template import ChatTemplate
 from prorl.llm.toolformats import ToolFormat, choose, function_form
+from prorl.llm.toolformats.base import TemplateRefusal
 
 _KEPT_SHAPES = 256
 _MADE_UP = (Message(role="user", content="?"), Message(role="assistant", content="?"))

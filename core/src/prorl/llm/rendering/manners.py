@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
-from prorl.llm.template import ChatTemplate, TemplateRefusal
+from prorl.llm.rendering.template import ChatTemplate
 from prorl.llm.toolformats import ToolFormat, taught_by
+from prorl.llm.toolformats.base import TemplateRefusal
 
 EPOCH = datetime(2000, 1, 1)  # noqa: DTZ001 - only to see how a template behaves
 _TALK: list[Mapping[str, Any]] = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "?"}]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prorl.testing.httpd import Response, json_response
-from prorl.testing.script import Asked, Played
-
-if TYPE_CHECKING:
-    from prorl.testing.scripted import ScriptedEngine
+from prorl.testing.scripted.script import Asked, Played
+from prorl.testing.scripted.speech import Speaker
 
 _FINISHES = {"stop": "eos", "length": "limit"}
 
@@ -18,14 +16,14 @@ class LlamaCppSpeech:
 
     replies = ("/completion",)
 
-    async def asked(self, engine: ScriptedEngine, path: str, body: dict[str, Any]) -> Asked | Response:
+    async def asked(self, engine: Speaker, path: str, body: dict[str, Any]) -> Asked | Response:
         prompt = body["prompt"]
         if len(prompt) >= engine.max_context:
             message = f"the request exceeds the available context size ({engine.max_context})"
             return json_response({"error": {"code": 400, "message": message, "type": "exceed_context_size_error"}}, 400)
         return Asked(prompt_ids=prompt, max_tokens=body["n_predict"], stop_token_ids=[], request_id="", sampling=body)
 
-    async def said(self, engine: ScriptedEngine, asked: Asked, played: Played) -> Response:
+    async def said(self, engine: Speaker, asked: Asked, played: Played) -> Response:
         pairs = zip(played.named, played.logprobs, strict=True)
         return json_response(
             {
@@ -39,7 +37,7 @@ class LlamaCppSpeech:
             }
         )
 
-    async def other(self, engine: ScriptedEngine, path: str, body: dict[str, Any]) -> Response:
+    async def other(self, engine: Speaker, path: str, body: dict[str, Any]) -> Response:
         match path:
             case "/health":
                 return json_response({"status": "ok"})

@@ -14,12 +14,11 @@ import msgspec
 
 from prorl.api.errors import ContextOverflow, ModelFault
 from prorl.api.llm import EngineInfo, Generation
+from prorl.llm.dialects.replies import MISSING
 from prorl.wire.sampling import SamplingParams
 
 # Engines compute log_softmax in float32: a probability of one may come out a rounding error above it.
 ROUNDING = 1e-4
-# vLLM writes this where it has no logprob.
-MISSING = -9999.0
 
 
 def fit_context(prompt_ids: Sequence[int], sampling: SamplingParams, info: EngineInfo) -> SamplingParams:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from prorl.llm.template import ChatTemplate
-
-if TYPE_CHECKING:
-    from prorl.testing.scripted import ScriptedEngine
+from prorl.llm.rendering.template import ChatTemplate
+from prorl.testing.scripted.speech import Speaker
 
 
-async def render(engine: ScriptedEngine, body: dict[str, Any], *, generation_prompt: bool = True) -> list[int]:
+async def render(engine: Speaker, body: dict[str, Any], *, generation_prompt: bool = True) -> list[int]:
     template = ChatTemplate(engine.voice.chat_template or "", variables=engine.voice.special_tokens)
     text = template.render(
         [_parsed(message) for message in body["messages"]],

@@ -14,27 +14,18 @@ import hashlib
 import math
 import struct
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from prorl.api.errors import ModelFault
 from prorl.api.llm import Generation
+from prorl.llm.rendering.source import RenderedRole, Source
 from prorl.wire.certificate import SCHEME, START, Part, link, packed_tokens, seal
 from prorl.wire.sampling import SamplingParams
 from prorl.wire.trajectory import Certificate, Segment, SegmentOrigin, ToolCall, Trajectory, Turn, VersionSpan
 
 _NEUTRAL = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
-
-RenderedRole = Literal["prompt", "tool", "user"]
-
-
-class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """What produced the tokens of a segment; goes into the trajectory."""
-
-    model: str | None = None
-    tokenizer: str | None = None
-    template: str | None = None
 
 
 class Ledger:

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prorl.api.llm import Message, ToolSchema
-from prorl.llm.manners import Manners
-from prorl.llm.scaffold import Probe
+from prorl.llm.rendering.manners import Manners
+from prorl.llm.rendering.scaffold import Probe
 from prorl.wire.trajectory import ToolCall
 
 _DEEPEST = 50  # no template can be trusted with arguments that are nested as deeply as a model may write them

@@ -21,15 +21,12 @@ import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from prorl.api.errors import ModelFault, TaskFault
+from prorl.llm.toolformats.base import TemplateRefusal
 
 # What rendering itself hands to a template; no job may set it.
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt", "strftime_now", "raise_exception")
 _MAKES_TAGS = re.compile(r"""<\\?/?['"]\s*[~+]|<\{\{""")
 _THINKING = ("enable_thinking", "thinking")  # Qwen3 and many others; DeepSeek V3.1
-
-
-class TemplateRefusal(Exception):  # noqa: N818 - not an error: some templates take no system message, for instance
-    """The template will not render these messages; the text says why, in the template's own words where it has any."""
 
 
 class _Generation(jinja2.ext.Extension):

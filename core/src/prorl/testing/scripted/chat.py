@@ -6,15 +6,13 @@ it counts such tokens, for templates shift the places by dropping earlier thinki
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from prorl.testing.httpd import Response, error_response, json_response
-from prorl.testing.script import Asked, Played
-from prorl.testing.scripted_render import render
-from prorl.testing.scripted_vllm import usage
-
-if TYPE_CHECKING:
-    from prorl.testing.scripted import ScriptedEngine
+from prorl.testing.scripted.render import render
+from prorl.testing.scripted.script import Asked, Played
+from prorl.testing.scripted.speech import Speaker
+from prorl.testing.scripted.vllm import usage
 
 _EXTENSIONS = ("return_token_ids", "return_tokens_as_token_ids", "top_k", "min_p", "stop_token_ids")
 
@@ -30,7 +28,7 @@ class ChatSpeech:
         self._max_model_len = max_model_len
         self.bodies: list[dict[str, Any]] = []
 
-    async def asked(self, engine: ScriptedEngine, path: str, body: dict[str, Any]) -> Asked | Response:
+    async def asked(self, engine: Speaker, path: str, body: dict[str, Any]) -> Asked | Response:
         self.bodies.append(body)
         if self._tells == "strict" and (unknown := [name for name in _EXTENSIONS if name in body]):
             return error_response(400, f"Unrecognized request argument supplied: {unknown[0]}")
@@ -51,7 +49,7 @@ class ChatSpeech:
             sampling=body,
         )
 
-    async def said(self, engine: ScriptedEngine, asked: Asked, played: Played) -> Response:
+    async def said(self, engine: Speaker, asked: Asked, played: Played) -> Response:
         ended = played.token_ids[-1:] == [engine.voice.end_of_turn]
         ids = [token for token in played.token_ids[: -1 if ended else None] if isinstance(token, int) and token >= 0]
         message: dict[str, Any] = {"role": "assistant", "content": await engine.voice.decode(ids)}
@@ -61,7 +59,7 @@ class ChatSpeech:
             self._tell(answer, choice, played)
         return json_response(answer)
 
-    async def other(self, engine: ScriptedEngine, path: str, body: dict[str, Any]) -> Response:
+    async def other(self, engine: Speaker, path: str, body: dict[str, Any]) -> Response:
         if path == "/v1/models":
             length = {"max_model_len": engine.max_context} if self._max_model_len else {}
             return json_response({"object": "list", "data": [{"id": engine.model, "owned_by": "someone", **length}]})
@@ -72,7 +70,7 @@ class ChatSpeech:
         choice["token_ids"] = played.token_ids
         choice["logprobs"] = {"content": logprobs(played)}
 
-    async def _prompt(self, engine: ScriptedEngine, body: dict[str, Any]) -> list[int]:
+    async def _prompt(self, engine: Speaker, body: dict[str, Any]) -> list[int]:
         return await render(engine, body)
 
 
@@ -85,14 +83,14 @@ class NemoRlSpeech(ChatSpeech):
         self._sampling = (temperature, top_p)
         self._echoes = echoes
 
-    async def asked(self, engine: ScriptedEngine, path: str, body: dict[str, Any]) -> Asked | Response:
+    async def asked(self, engine: Speaker, path: str, body: dict[str, Any]) -> Asked | Response:
         if (body["temperature"], body["top_p"]) != self._sampling:
             return Response(body=b"Internal Server Error", status=500)  # an assertion
         if body.get("top_logprobs") is None:
             return error_response(400, "`top_logprobs` must be set")
         return await super().asked(engine, path, body)
 
-    async def other(self, engine: ScriptedEngine, path: str, body: dict[str, Any]) -> Response:
+    async def other(self, engine: Speaker, path: str, body: dict[str, Any]) -> Response:
         if path != "/tokenize":
             return json_response({"detail": "Not Found"}, 404)
         ids = await self._prompt(engine, body) if "messages" in body else await engine.voice.encode(body["prompt"])
@@ -107,7 +105,7 @@ class NemoRlSpeech(ChatSpeech):
                 "generation_log_probs": played.logprobs,
             }
 
-    async def _prompt(self, engine: ScriptedEngine, body: dict[str, Any]) -> list[int]:
+    async def _prompt(self, engine: Speaker, body: dict[str, Any]) -> list[int]:
         rendered, prefix = await render(engine, body), body.get("required_prefix_token_ids")
         if not prefix:
             return rendered

@@ -14,12 +14,12 @@ import msgspec
 
 from prorl.api.errors import ConfigError, ModelFault
 from prorl.api.llm import EngineInfo, Tokenizer
-from prorl.llm.failover import FailoverTokenizer
-from prorl.llm.ledger import Source
-from prorl.llm.rendering import Renderer
-from prorl.llm.template import ChatTemplate
-from prorl.llm.textual import TextRenderer
-from prorl.llm.tokenizers import LocalTokenizer
+from prorl.llm.rendering.renderer import Renderer
+from prorl.llm.rendering.source import Source
+from prorl.llm.rendering.template import ChatTemplate
+from prorl.llm.rendering.textual import TextRenderer
+from prorl.llm.tokenizers.failover import FailoverTokenizer
+from prorl.llm.tokenizers.local import LocalTokenizer
 from prorl.llm.toolformats import choose
 from prorl.wire.rendering import RenderingParams
 
@@ -29,7 +29,7 @@ AnyRenderer = Renderer | TextRenderer
 
 
 class RenderedFor(Protocol):
-    """What rendering needs of :class:`prorl.llm.backend.Backend`."""
+    """What rendering needs of :class:`prorl.llm.pool.backend.Backend`."""
 
     @property
     def url(self) -> str: ...

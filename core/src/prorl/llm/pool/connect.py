@@ -13,8 +13,8 @@ import msgspec
 from prorl.api.errors import ConfigError, Fault, ModelFault
 from prorl.api.llm import Dialect, EngineInfo
 from prorl.api.records import DialectRecord
-from prorl.llm.settings import PoolSettings
-from prorl.llm.transport import open_client
+from prorl.llm.pool.settings import PoolSettings
+from prorl.llm.pool.transport import open_client
 from prorl.wire.backends import BackendSpec
 
 T = TypeVar("T")

@@ -12,10 +12,10 @@ from typing import Any
 import tokenizers
 
 from prorl.api.errors import ConfigError
-from prorl.llm.connect import Connector
 from prorl.llm.plugin import prorl_llm_dialects
-from prorl.llm.settings import PoolSettings
-from prorl.llm.tokenizers import LocalTokenizer
+from prorl.llm.pool.connect import Connector
+from prorl.llm.pool.settings import PoolSettings
+from prorl.llm.tokenizers.local import LocalTokenizer
 from prorl.testing.bytebpe import CHATML_TEMPLATE, build_tokenizer
 from prorl.wire.backends import BackendSpec
 

@@ -11,7 +11,7 @@ import ssl
 
 import httpx
 
-from prorl.llm.settings import PoolSettings
+from prorl.llm.pool.settings import PoolSettings
 from prorl.net.lanes import Lanes
 
 # A peer that vanished without a word (power, network) is noticed by the kernel after 30 + 3 * 10 s: reading has no

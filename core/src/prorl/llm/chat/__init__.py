@@ -1,0 +1,1 @@
+"""Conversations on token streams, and the ledger that the streams belong to."""

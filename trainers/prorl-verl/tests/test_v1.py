@@ -1,0 +1,205 @@
+"""The V1 trainer's contract: rows in the real TransferQueue, put there by verl's own worker, read back by verl's own
+replay buffer, and turned into advantages and a policy loss by verl's own functions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transfer_queue as tq
+from transformers import AutoModelForCausalLM
+from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils import tensordict_utils as tu
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.torch_functional import logprobs_from_logits
+
+from prorl_verl.desk import Shared
+
+Worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # verl's class, without an actor around it
+
+
+@pytest.fixture(scope="module")
+def queue(cluster: None) -> Any:
+    tq.init()
+    yield
+    tq.close()
+
+
+@pytest.fixture
+async def trainer(configure, engines, queue) -> AsyncIterator[Callable[..., Any]]:
+    """What verl's trainer does up to the update: submit prompts, wait for them, sample a batch."""
+    workers = []
+
+    async def submit(prompts: dict[str, dict[str, Any]], *, overrides: tuple[str, ...] = (), **loop: Any) -> Any:
+        config = configure("actor_rollout_ref.rollout.n=4", *overrides, **loop)
+        worker = Worker(config, engines.client(config))
+        workers.append(worker)
+        rows = [
+            {"uid": uid, "raw_prompt": [{"role": "user", "content": uid}], "data_source": "relay", "index": 0, **row}
+            for uid, row in prompts.items()
+        ]
+        batch = tu.get_tensordict({name: _column([row[name] for row in rows]) for name in rows[0]})
+        tu.assign_non_tensor_data(batch, "global_steps", 5)
+        tags = [{"is_prompt": True, "status": "pending", "global_steps": 5}] * len(rows)
+        await tq.async_kv_batch_put(keys=list(prompts), partition_id="train", tags=tags)
+        await worker.generate_sequences(batch)
+        await asyncio.gather(*worker.background_tasks)
+        return config
+
+    yield submit
+    for worker in workers:
+        await Shared.of(worker.llm_client).close()
+    left = tq.kv_list(partition_id="train").get("train", {})
+    if left:
+        tq.kv_clear(keys=list(left), partition_id="train")
+
+
+def _column(values: list[Any]) -> np.ndarray:
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+def statuses() -> dict[str, str]:
+    return {key: tag["status"] for key, tag in tq.kv_list(partition_id="train")["train"].items()}
+
+
+def sampled(size: int, **settings: Any) -> Any:
+    buffer = ReplayBuffer(
+        trainer_mode="sync",
+        trainer_config={},
+        max_off_policy_threshold=8,
+        max_off_policy_strategy="drop",
+        sampler_kwargs={},
+        poll_interval=0.01,
+        **settings,
+    )
+    return buffer.sample(global_steps=5, partition_id="train", batch_size=size)
+
+
+async def test_rows_and_tags_in_the_queue(trainer):
+    await trainer({"a": {"question": "one"}, "b": {"question": "two"}})
+    batch, _ = sampled(2)
+    assert sorted(batch.keys) == [f"{uid}_{session}_0" for uid in "ab" for session in range(4)]
+    for tag in batch.tags:
+        assert (tag["status"], tag["global_steps"]) == ("success", 5)
+        assert (tag["min_global_steps"], tag["max_global_steps"]) == (0, 0), "the engine's version, not the step"
+        assert tag["seq_len"] == tag["prompt_len"] + tag["response_len"]
+    data = tq.kv_batch_get(keys=batch.keys, partition_id="train")
+    for row in range(len(batch.keys)):
+        prompt, response = data["prompts"][row], data["responses"][row]
+        mask, logprobs, scores = (data[name][row] for name in ("response_mask", "rollout_log_probs", "rm_scores"))
+        assert data["input_ids"][row].tolist() == [*prompt.tolist(), *response.tolist()]
+        assert len(response) == len(mask) == len(logprobs) == len(scores)
+        assert (logprobs[mask == 0] == 0).all()
+        assert (logprobs[mask == 1] < 0).all()
+        assert (scores[:-1] == 0).all()
+        assert scores[-1] in (0.0, 1.0)
+
+
+async def test_the_first_importance_ratio_is_one(trainer, model):
+    """verl's own advantages and policy loss, with the log-probabilities of the model as the trainer computes them."""
+    config = await trainer({uid: {"question": uid} for uid in ("what", "who", "where", "when")})
+    batch, _ = sampled(4)
+    data = tq.kv_batch_get(keys=batch.keys, partition_id="train")
+    policy = AutoModelForCausalLM.from_pretrained(model)
+    padded = data.to_padded_tensor()
+    recomputed = torch.zeros_like(padded["rollout_log_probs"])
+    for row in range(len(batch.keys)):
+        ids, start = data["input_ids"][row], len(data["prompts"][row])
+        logits = policy(input_ids=ids[None]).logits[0, start - 1 : -1]
+        recomputed[row, : len(ids) - start] = logprobs_from_logits(logits, ids[start:], inplace_backward=False)
+    mask = padded["response_mask"].float()
+    gap = ((recomputed - padded["rollout_log_probs"]) * mask).abs().max().item()
+    assert gap < 1e-5
+
+    tq.kv_batch_put(
+        keys=batch.keys,
+        partition_id="train",
+        fields=data.select("rollout_log_probs").rename_key_("rollout_log_probs", "old_log_probs"),
+    )
+    PPOTrainer._compute_advantage(SimpleNamespace(config=config), batch, {})
+    advantages = tq.kv_batch_get(keys=batch.keys, partition_id="train")["advantages"].to_padded_tensor()
+    groups = [key.split("_")[0] for key in batch.keys]
+    rewards = padded["rm_scores"].sum(1)
+    for uid in set(groups):
+        members = [row for row, group in enumerate(groups) if group == uid]
+        mean, std = rewards[members].mean(), rewards[members].std()
+        for row in members:
+            wanted = (rewards[row] - mean) / (std + 1e-6) * mask[row]
+            assert torch.allclose(advantages[row], wanted, atol=1e-5)
+    loss, metrics = core_algos.compute_policy_loss_vanilla(
+        old_log_prob=padded["rollout_log_probs"],
+        log_prob=recomputed,
+        advantages=advantages,
+        response_mask=mask,
+        config=omega_conf_to_dataclass(config.actor_rollout_ref.actor),
+    )
+    assert loss.item() == pytest.approx(-(advantages * mask).sum().item() / mask.sum().item(), abs=1e-5)
+    assert metrics["actor/pg_clipfrac"] == 0.0
+    assert abs(metrics["actor/ppo_kl"]) < 1e-5
+
+
+async def test_every_segment_is_a_row_and_the_last_one_counts(trainer):
+    config = await trainer({"a": {"question": "one", "forks": True}})
+    batch, _ = sampled(1)
+    assert sorted(batch.keys) == [f"a_{session}_{segment}" for session in range(4) for segment in range(2)]
+    data = tq.kv_batch_get(keys=batch.keys, partition_id="train")
+    tq.kv_batch_put(
+        keys=batch.keys,
+        partition_id="train",
+        fields=data.select("rollout_log_probs").rename_key_("rollout_log_probs", "old_log_probs"),
+    )
+    PPOTrainer._compute_advantage(SimpleNamespace(config=config), batch, {})
+    data = tq.kv_batch_get(keys=batch.keys, partition_id="train").to_padded_tensor()
+    gains = {key: data["advantages"][row][data["response_mask"][row] == 1] for row, key in enumerate(batch.keys)}
+    for session in range(4):
+        first, last = gains[f"a_{session}_0"], gains[f"a_{session}_1"]
+        assert set(first.tolist()) == set(last.tolist()), "both segments get the rollout's advantage"
+
+
+async def test_a_failed_rollout_leaves_its_group_and_no_copy_takes_its_place(trainer):
+    await trainer({"a": {"question": "one", "broken": 1}}, attempts=1)
+    batch, _ = sampled(1)
+    assert len(batch.keys) == 3
+    jobs = [fields["job_id"] for fields in tq.kv_batch_get(keys=batch.keys, partition_id="train")["extra_fields"]]
+    assert len(set(jobs)) == 3
+
+
+async def test_a_failed_rollout_is_tried_again(trainer):
+    await trainer({"a": {"question": "one", "broken": 3}}, attempts=4)
+    batch, _ = sampled(1)
+    assert len(batch.keys) == 4
+
+
+async def test_a_group_of_one_is_no_group(trainer):
+    """verl would take the lone member's reward itself for its advantage."""
+    await trainer({"a": {"question": "one", "broken": 3}, "b": {"question": "two", "broken": 4}}, attempts=1)
+    assert {uid: statuses()[uid] for uid in "ab"} == {"a": "failure", "b": "failure"}
+
+
+async def test_groups_whose_rewards_are_equal_are_filtered_by_verl(trainer):
+    await trainer({"a": {"question": "one", "equal": True}, "b": {"question": "two", "equal": True}})
+    refilled = []
+    for metric in ("reward", "resolved"):
+        buffer = ReplayBuffer("sync", {}, 8, "drop", {}, refill_fn=refilled.append, filter_groups_metric=metric)
+        buffer._sync_metadata_from_transfer_queue()
+        filtered, counts = buffer._dapo_filtered_keys("train")
+        if metric == "reward":
+            assert filtered == {"a", "b"}
+            assert counts == {0.5: 2}
+
+
+async def test_a_row_that_is_no_json_is_refused_by_name(trainer):
+    with pytest.raises(TypeError, match=r"'thing'.*leave the column out"):
+        from prorl_verl.rows import instance_of  # noqa: PLC0415
+
+        instance_of({"thing": object()}, prompt_key="prompt", fields=None, whole=None)
