@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from prorl.testing.engines import LlamaEngine
 from prorl.testing.lab import Lab
 from prorl.wire import RolloutResult
+from prorl_stem.command import command
+from prorl_stem.rows import read_row, read_rows
 
 IRON = {"question": "At what temperature, in kelvin, does iron melt?", "answer": "1811 K"}
 CHOICE = {
@@ -153,6 +157,23 @@ def test_a_search_service_that_refuses_masks(peer: Any) -> None:
         result = lab.rollout(IRON, domain="stem")
     assert result.error is not None
     assert (result.error.kind, result.error.code, result.mask_sample) == ("task", "search_refused", True)
+
+
+@pytest.mark.timeout(900)
+def test_every_shared_row_right_and_wrong(shared_file: Any, tmp_path: Path) -> None:
+    """Golds as the rows have them; those of SCP-116K's form are drawn out of their solutions first."""
+    graded = tmp_path / "graded.jsonl"
+    made = CliRunner().invoke(command, ["extract", str(shared_file("stem_scp_form.jsonl")), "--out", str(graded)])
+    assert made.exit_code == 0, made.output
+    said = ""
+    with Lab(lambda request: said, max_context=16_000) as lab:
+        for path in (shared_file("stem_mcqa.jsonl"), shared_file("stem_physics.jsonl"), graded):
+            for _, row in read_rows(path):
+                gold = read_row(row).gold
+                for answer, reward in ((gold, 1.0), ("\\text{the letter J, or } 12345.678", 0.0)):
+                    said = f"So it is \\boxed{{{answer}}}."
+                    result = lab.rollout(row, domain="stem", settings={"tools": ["search"]})
+                    assert (result.error, result.reward) == (None, reward), (row, result.reason, result.metrics)
 
 
 @pytest.mark.skipif(LlamaEngine.available() is not None, reason=str(LlamaEngine.available()))
