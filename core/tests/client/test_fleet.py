@@ -226,6 +226,16 @@ async def test_fleets_that_share_servers_leave_each_others_llm_servers_alone(hou
             assert await registered() == {b.url}
 
 
+async def test_a_fleet_that_was_told_of_none_leaves_llm_servers_alone(house):
+    url = house.start()
+    with ScriptedEngine(lambda _: "a") as engine:
+        async with RolloutClient(url) as client, Fleet([url], QUICK) as fleet:
+            await client.add_llm_server(engine.url)
+            await fleet.process(play(reward=1.0))
+            await asyncio.sleep(0.5)  # some checks later
+            assert len((await client.status()).pool.backends) == 1
+
+
 async def test_an_llm_server_that_is_refused_is_registered_nowhere(house):
     async with Fleet([house.start()], QUICK) as fleet:
         with pytest.raises(ServiceError, match="unknown dialect"):

@@ -3,7 +3,8 @@ take a rollout down with it.
 
 A rollout goes to the server with most room, and again, under the same job id, to another one when its server dies,
 freezes or stops. LLM servers are dealt to the rollout servers (:mod:`prorl.client.dealing`), anew when either side
-changes; a server that comes back gets its hand again and is used again.
+changes; a server that comes back gets its hand again and is used again. A fleet that was never told of an LLM server
+leaves those of its rollout servers alone.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class Fleet:
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._engines: dict[str, tuple[BackendSpec, Addresses]] = {}
         self._clears = 0
+        self._manages = False
         self._where: dict[str, Member] = {}
         self._changed = asyncio.Event()
 
@@ -157,6 +159,7 @@ class Fleet:
         spec = BackendSpec(url=backend) if isinstance(backend, str) else backend
         version = spec.policy_version if spec.policy_version is not None else str(self._clears)
         spec = msgspec.structs.replace(spec, url=spec.url.rstrip("/"), policy_version=version)
+        self._manages = True
         self._engines[spec.url] = spec, await self._resolve(spec.url)
         self._deal()
         try:
@@ -169,6 +172,7 @@ class Fleet:
 
     async def clear_llm_server(self, *urls: str) -> None:
         """Remove LLM servers; without ``urls`` all of them, which begins the next policy version."""
+        self._manages = True
         if not urls:
             self._clears += 1
         for url in urls or list(self._engines):
@@ -246,6 +250,7 @@ class Fleet:
         servers = {url: member.addresses for url, member in self._members.items()}
         hands = deal(servers, {url: addresses for url, (_, addresses) in self._engines.items()})
         for url, hand in hands.items():
+            self._members[url].managed = self._manages
             self._members[url].wanted = {engine: self._engines[engine][0] for engine in hand}
 
     async def _sync(self) -> None:

@@ -30,6 +30,7 @@ class Member:
         self.why = "not asked yet"
         self.down = asyncio.Event()
         self.down.set()
+        self.managed = False
         self.wanted: dict[str, BackendSpec] = {}
         self.strays: set[str] = set()
         self._shared = shared
@@ -75,6 +76,8 @@ class Member:
     async def sync(self, status: ServiceStatus | None = None) -> None:
         """Make the server's LLM servers those that it was dealt, under the versions they carry."""
         async with self._syncing:
+            if not self.managed:
+                return
             status = status or await self.client.status()
             has = self._ours(status)
             if surplus := [url for url in has if url not in self.wanted]:
@@ -85,7 +88,7 @@ class Member:
             self._registered = set(self.wanted)
 
     def _differs(self, status: ServiceStatus) -> bool:
-        return self._ours(status) != versions(self.wanted)
+        return self.managed and self._ours(status) != versions(self.wanted)
 
     def _ours(self, status: ServiceStatus) -> dict[str, str | None]:
         ours = self._registered | set(self.wanted)

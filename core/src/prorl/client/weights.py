@@ -64,7 +64,10 @@ class FolderReload:
 
     def hold(self) -> None:
         for server in self._servers:
-            server.clear_llm_server(*(engine.url for engine in self._engines))
+            known = {backend.url.rstrip("/") for backend in server.status().pool.backends}
+            # Before the first update there is nothing to clear, and to clear without a url clears everybody's.
+            if ours := [engine.url for engine in self._engines if engine.url.rstrip("/") in known]:
+                server.clear_llm_server(*ours)
         # A reply that is half sampled goes on afterwards, with both versions in it.
         self._tell("pause", "/pause", params={"mode": "keep"})
 
