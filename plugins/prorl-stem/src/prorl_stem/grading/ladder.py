@@ -10,10 +10,12 @@ Nothing in here may be called in the server's process: any of it may never retur
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
+from prorl.grading.answers import choice_letter
 from prorl_stem.grading import expression, formula
 from prorl_stem.grading.choice import chosen
 from prorl_stem.grading.fallback import same_mathematics
@@ -85,6 +87,9 @@ def kind_of(gold: str, options: dict[str, str]) -> str:
 def compare(gold: str, answer: str, question: str, options: dict[str, str], tolerance: Tolerance) -> Graded:
     if options:
         return compare_choices(gold, answer, options)
+    if names_a_choice(gold, question) and choice_letter(answer) is not None:
+        same = choice_letter(answer) == gold.strip()
+        return Graded("right" if same else "wrong", "choice", "choice", "the same choice" if same else "another choice")
     kind = kind_of(gold, options)
     if exact := compare_exactly(gold, answer, kind):
         return exact
@@ -94,6 +99,13 @@ def compare(gold: str, answer: str, question: str, options: dict[str, str], tole
     if (alike := compare_formulas(gold, answer, kind)) is not None:
         return alike
     return compare_expressions(gold, answer, kind, tolerance, valued=gold_quantity is not None)
+
+
+def names_a_choice(gold: str, question: str) -> bool:
+    """Whether the gold is the letter of a choice that only the question's own text lists: ``(B) neon``, ``B: neon``."""
+    letter = gold.strip()
+    listed = rf"(?:^|[\s(]){letter}\s*[).:]"
+    return re.fullmatch("[A-J]", letter) is not None and re.search(listed, question) is not None
 
 
 def compare_choices(gold: str, answer: str, options: dict[str, str]) -> Graded:

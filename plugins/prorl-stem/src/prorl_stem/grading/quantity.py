@@ -26,7 +26,7 @@ AND = re.compile(r"\s*(?:and|to|through)\s+|\s*-\s*(?=[.\d])|\s*(?:\.\.\.?)\s*",
 MONEY = re.compile(r"(?:US|USD)?\s*\$\s*|\b(?:USD|dollars?|bucks)\b|[£€¥]", re.IGNORECASE)
 LABEL = re.compile(r"[A-Za-z][A-Za-z\-, ]{2,60}\.?")
 HEDGE = re.compile(r"\b(?:or|and|not|times|hundred|dozen)\b", re.IGNORECASE)
-ASIDE = re.compile(r"(?<=.)\(\s*[A-Za-z][A-Za-z ,\-]{3,60}\)$")
+ASIDE = re.compile(r"\s+\(\s*[A-Za-z][A-Za-z ,\-]{3,60}\)$")
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,11 @@ def _other_end(text: str, at: int, units: Units) -> tuple[Number, int] | None:
 def _with_unit(quantity: Quantity, rest: str, units: Units) -> Quantity | None:
     """``m/s``, ``m/s downward`` and ``m/s (downward)`` are one unit; ``bushels of barley`` may be one, ``apples`` is
     none and does not matter."""
-    rest = ASIDE.sub("", rest.rstrip(".,;")).strip()
+    rest = rest.rstrip(".,;").strip()
     if bracketed := re.fullmatch(r"\(([^()]*)\)", rest):
         rest = bracketed[1].strip()
+    if not units.read(rest):
+        rest = ASIDE.sub("", rest)
     if not rest:
         return quantity
     if percent := re.match(r"%|percent\b", rest, re.IGNORECASE):

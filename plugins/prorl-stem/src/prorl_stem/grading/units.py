@@ -36,6 +36,8 @@ WORD_POWERS = {"square": 2, "squared": 2, "cubic": 3, "cubed": 3}
 NOT_UNITS = frozenset(
     {"a", "b", "c", "d", "e", "i", "k", "n", "p", "q", "r", "x", "y", "z", "v", "f", "t", "j", "pi", "in"}
 )
+DEGREES = re.compile(r"(?:\b(?:degrees?|deg)\.?\s*|°\s*)(celsius|centigrade|fahrenheit|[CF])\b", re.IGNORECASE)
+OFFSET = frozenset({"degree_Celsius", "degree_Fahrenheit"})
 MAX_TOKENS = 24
 MAX_POWER = 12
 MAX_KNOWN = 20_000
@@ -53,6 +55,7 @@ class Units:
     def read(self, text: str) -> list[Unit]:
         """The units that ``text`` may mean, the strict reading first: ``J/kg*K`` is also taken for J/(kg K). Empty when
         it is no unit. Names are pint's, exponents rational."""
+        text = DEGREES.sub(lambda match: f"°{match[1][0].upper()}", text)
         # milliseconds to a negative power are rare; metres per second written so are in half of all textbooks
         text = re.sub(r"\bms(?=\s*(?:\^|\*\*)\s*\(?\s*-)", "m s", text.strip())
         tokens = tokens_of(text)
@@ -88,9 +91,12 @@ class Units:
         return all(there is not None and abs(there - value) <= 1e-12 * value for value, there in pairs)
 
     def _unit(self, unit: Unit) -> Any:
+        """pint's object. Degrees are a temperature when they stand alone, and a difference within a product (J/°C)."""
+        alone = list(unit.values()) == [1]
         made = self._registry.Unit("")
         for name, power in unit.items():
-            made *= self._registry.Unit(name) ** (int(power) if power.denominator == 1 else float(power))
+            known = name if alone or name not in OFFSET else f"delta_{name}"
+            made *= self._registry.Unit(known) ** (int(power) if power.denominator == 1 else float(power))
         return made
 
     def _look_up(self, name: str) -> Unit | None:
