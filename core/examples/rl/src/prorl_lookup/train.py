@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import itertools
 import json
 import platform
@@ -79,7 +80,7 @@ def train(
         "prompts": prompts_per_step,
         "samples": samples,
         "lr": lr,
-        "warm_start": folder.name,
+        "warm_start": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16],
         "versions": versions(),
         "steps": [],
     }

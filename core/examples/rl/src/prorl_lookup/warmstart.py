@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-import shutil
-import sys
+import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,24 +64,24 @@ async def demonstrations(renderer: Renderer, chance: random.Random, count: int) 
 
 def warm_model(cache: Path, *, seed: int = 0, steps: int = STEPS) -> Path:
     """The folder of the warm-started model, made if it is not there yet."""
-    own = [Path(module.__file__ or "").read_bytes() for module in (sys.modules[__name__], task, tiny)]
-    facts = (seed, steps, torch.__version__, transformers.__version__, version("prorl"))
-    folder = cache / f"warm-{hashlib.sha256(repr((own, facts)).encode()).hexdigest()[:16]}"
-    if folder.is_dir():
-        return folder
-    work = cache / f".{folder.name}.{time.monotonic_ns()}"
-    work.mkdir(parents=True)
-    tiny.write_tokenizer(work)
-    model = tiny.new_model(tiny.build_tokenizer(), seed=seed)
-    asyncio.run(_train(model, work, random.Random(seed), steps))
-    model.save_pretrained(work)
-    shutil.rmtree(folder, ignore_errors=True)
-    work.rename(folder)
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".making-", dir=cache) as made:
+        work = Path(made) / "model"
+        tiny.write_tokenizer(work)
+        model = tiny.new_model(tiny.build_tokenizer(), seed=seed)
+        renderer = asyncio.run(renderer_of(work))
+        first = asyncio.run(demonstrations(renderer, random.Random(seed), BATCH))
+        how = (seed, steps, BATCH, LEARNING_RATE, torch.__version__, transformers.__version__)
+        content = repr((how, first, (work / "tokenizer.json").read_bytes(), model.config.to_json_string()))
+        folder = cache / f"warm-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+        if not folder.is_dir():
+            asyncio.run(_train(model, renderer, random.Random(seed), steps))
+            model.save_pretrained(work)
+            work.rename(folder)
     return folder
 
 
-async def _train(model: Any, folder: Path, chance: random.Random, steps: int) -> None:
-    renderer = await renderer_of(folder)
+async def _train(model: Any, renderer: Renderer, chance: random.Random, steps: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
     began = time.monotonic()
     for step in range(steps):

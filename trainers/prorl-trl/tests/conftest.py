@@ -1,0 +1,119 @@
+"""The real server with real sandboxes, and an engine whose replies a small torch model samples: what TRL's trainers are
+tested with needs no GPU and no vLLM, and every logprob is the policy's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from prorl.agent import AgentSettings, ToolAgentHandler
+from prorl.api import HandlerRecord, Job, Message, SandboxFault
+from prorl.testing import tinymodel
+from prorl.testing.lab import Lab
+from prorl.testing.scripted import ScriptedReply, ScriptedRequest
+from prorl.wire import BackendSpec
+
+
+class Letters(ToolAgentHandler):
+    """Rewarded is the share of small letters in what is said, which even a random model can learn. A row may ask for
+    trouble: ``{"broken": n}`` fails the first ``n`` attempts in INIT, ``{"turns": 2}`` has a second reply."""
+
+    tools = ()
+
+    def __init__(self) -> None:
+        self.tries: dict[str, int] = {}
+
+    def messages(self, job: Job) -> list[Message]:
+        name = job.instance["name"]
+        self.tries[name] = self.tries.get(name, 0) + 1
+        if self.tries[name] <= job.instance.get("broken", 0):
+            raise SandboxFault("the disk is full", code="disk")
+        return [Message(role="user", content=name)]
+
+    async def run(self, job: Job) -> dict[str, Any]:
+        chat = job.services.chat()
+        await chat.open(job.config["messages"])
+        said = (await chat.reply(max_tokens=8)).text
+        for turn in range(1, job.instance.get("turns", 1)):
+            await chat.observe([Message(role="user", content=f"more {turn}")])
+            said += (await chat.reply(max_tokens=8)).text
+        return {"answer": said, "reply": said}
+
+    async def grade(self, job: Job) -> dict[str, Any]:
+        said = job.run_output["answer"]
+        return {"reward": sum("a" <= letter <= "z" for letter in said) / max(1, len(said))}
+
+
+class Policy:
+    """Samples from a model of its own, in the engine's thread, where :meth:`load` runs as well."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(folder).eval()
+        self.dice = torch.Generator().manual_seed(0)
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        self.model.load_state_dict(state)
+
+    def __call__(self, request: ScriptedRequest) -> ScriptedReply:
+        ids, said, logprobs = torch.tensor([request.prompt_ids]), [], []
+        with torch.no_grad():
+            state = self.model(input_ids=ids, use_cache=True)
+            for _ in range(request.sampling["max_tokens"]):
+                distribution = state.logits[0, -1].log_softmax(-1)
+                token = int(torch.multinomial(distribution.exp(), 1, generator=self.dice))
+                said.append(token)
+                logprobs.append(float(distribution[token]))
+                if token == self.model.config.eos_token_id:
+                    break
+                state = self.model(
+                    input_ids=torch.tensor([[token]]), past_key_values=state.past_key_values, use_cache=True
+                )
+        return ScriptedReply(token_ids=said, logprobs=logprobs, end=False)
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    tinymodel.write_model(folder, max_context=512)
+    return folder
+
+
+class Bench:
+    """A server, its engine, and the policy behind it."""
+
+    def __init__(self, lab: Lab, policy: Policy) -> None:
+        self.lab, self.policy, self.url = lab, policy, lab.url
+
+    def publish(self, trainer: Any, version: str) -> None:
+        """What :class:`prorl_trl.FolderPublisher` does to a vLLM."""
+        self.hold()
+        self.load(trainer.model.state_dict(), version)
+        self.release(version)
+
+    def hold(self) -> None:
+        self.lab.client.clear_llm_server()
+
+    def load(self, state: dict[str, torch.Tensor], version: str) -> None:
+        state = {name: tensor.detach().clone() for name, tensor in state.items()}
+
+        async def swap() -> None:  # between two replies
+            self.policy.load(state)
+            self.lab.engine.weight_version = version
+
+        self.lab.engine.call(swap())
+
+    def release(self, version: str) -> None:
+        self.lab.client.add_llm_server(BackendSpec(url=self.lab.engine.url, policy_version=version))
+
+
+@pytest.fixture
+def bench(model_folder: Path) -> Iterator[Bench]:
+    policy, handler = Policy(model_folder), Letters()
+    record = HandlerRecord(name="letters", factory=lambda: handler, summary="letters", settings=AgentSettings)
+    with Lab(policy, handlers=[record]) as lab:
+        yield Bench(lab, policy)
