@@ -16,8 +16,7 @@ from prorl.agent import AgentSettings, ToolAgentHandler
 from prorl.api import HandlerRecord, Job, Message, SandboxFault
 from prorl.testing.bytebpe import write_tokenizer
 from prorl.testing.lab import Lab
-from prorl.testing.scripted import Policy, Said, ScriptedRequest
-from prorl.testing.scripted import ScriptedEngine
+from prorl.testing.scripted import Policy, Said, ScriptedEngine, ScriptedRequest
 from prorl.testing.scripted.chat import NemoRlSpeech
 from prorl_nemo_rl.settings import Policy as EnginePolicy
 from prorl_nemo_rl.settings import RolloutSettings

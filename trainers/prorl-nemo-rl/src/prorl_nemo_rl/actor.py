@@ -1,0 +1,157 @@
+"""The environment actor itself: what stands at ``task_to_env["nemo_gym"]``, without Gym in between.
+
+NeMo RL up to 0.7 calls ``run_rollouts(rows, tokenizer, timer_prefix)`` and awaits all results with their timing; later
+versions call ``run_rollouts(rows, timer_prefix, ...)`` and take ``(row index, result, timing)`` as they come. Which one
+is installed is told by its own actor.
+
+Here a rollout that must not be trained on is one ``user`` message: tokens without loss in every version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import msgspec
+
+from prorl_nemo_rl.answer import answer
+from prorl_nemo_rl.rollouts import Rollouts
+from prorl_nemo_rl.settings import Policy, RolloutSettings
+
+Row = dict[str, Any]
+Result = dict[str, Any]
+
+
+class _Environment:
+    """``config``: ``model_name`` and ``base_urls`` as for NeMo RL's own actor, and ``rollouts``
+    (:class:`~prorl_nemo_rl.settings.RolloutSettings`)."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._settings = msgspec.convert(config["rollouts"], RolloutSettings)
+        self._policy = Policy(base_urls=list(config["base_urls"]), model=config["model_name"])
+        self._rollouts: Rollouts | None = None
+
+    async def set_tokenizer(self, tokenizer: Any) -> None:
+        """Tokens need none: they come from the engine."""
+
+    async def health_check(self) -> bool:
+        return True
+
+    async def shutdown(self) -> None:
+        if (rollouts := self._rollouts) is not None:
+            self._rollouts = None
+            await rollouts.__aexit__(None, None, None)
+
+    def step(self, message_log_batch: Any, metadata: Any) -> Any:
+        raise NotImplementedError("rollouts run whole, in the rollout service: run_rollouts")
+
+    def global_post_process_and_metrics(self, batch: Any) -> Any:
+        raise NotImplementedError("rollouts run whole, in the rollout service: run_rollouts")
+
+    async def _results(
+        self, rows: list[Row], prefix: str
+    ) -> AsyncIterator[tuple[int, Result, dict[str, float] | None]]:
+        """As they end; the last one carries the timing. Leaving early cancels the rest."""
+        if self._rollouts is None:
+            self._rollouts = Rollouts(self._settings, self._policy)
+            await self._rollouts.__aenter__()
+        start, converting = time.monotonic(), 0.0
+        tasks = {asyncio.create_task(self._rollouts.run(row)): row for row in rows}
+        waiting = set(tasks)
+        try:
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    rollout, began = task.result(), time.monotonic()
+                    row = tasks.pop(task)
+                    found = answer(row, rollout, self._rollouts.rules)
+                    result = result_of(found)
+                    converting += time.monotonic() - began
+                    timing = None if tasks else _timing(prefix, time.monotonic() - start, converting)
+                    yield row["_rowidx"], result, timing
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class BatchEnvironment(_Environment):
+    """NeMo RL 0.6 and 0.7."""
+
+    async def run_rollouts(
+        self, nemo_gym_examples: list[Row], tokenizer: Any, timer_prefix: str
+    ) -> tuple[list[Result], dict[str, float]]:
+        results: dict[int, Result] = {}
+        timing: dict[str, float] = {}
+        async for index, result, last in self._results(nemo_gym_examples, timer_prefix):
+            results[index] = result
+            timing = last or timing
+        return [results[row["_rowidx"]] for row in nemo_gym_examples], timing
+
+
+class StreamingEnvironment(_Environment):
+    """NeMo RL after 0.7."""
+
+    async def run_rollouts(
+        self, nemo_gym_examples: list[Row], timer_prefix: str, deduplicate_multimodal_data: bool = False
+    ) -> AsyncIterator[tuple[int, Result, dict[str, float] | None]]:
+        async for each in self._results(nemo_gym_examples, timer_prefix):
+            yield each
+
+
+def environment_class(theirs: type | None = None) -> type[BatchEnvironment | StreamingEnvironment]:
+    """The one that the installed NeMo RL calls; ``theirs`` is the class of its own actor."""
+    if theirs is None:
+        from nemo_rl.environments.nemo_gym import NemoGym  # noqa: PLC0415 - there in NeMo RL's environment only
+
+        theirs = NemoGym.__ray_metadata__.modified_class
+    return StreamingEnvironment if inspect.isasyncgenfunction(getattr(theirs, "run_rollouts")) else BatchEnvironment  # noqa: B009
+
+
+def start(config: Mapping[str, Any], **options: Any) -> Any:
+    """The handle of a Ray actor; ``options`` are Ray's."""
+    import ray  # noqa: PLC0415 - there in NeMo RL's environment only
+
+    return ray.remote(environment_class()).options(**options).remote(dict(config))
+
+
+def result_of(found: dict[str, Any]) -> Result:
+    """Gym's verify response as NeMo RL keeps a rollout. Token fields leave the response, which is logged whole.
+
+    They are lists: NeMo RL makes tensors of them on its side of the actor.
+    """
+    masked = found["instance_config"]["mask_sample"]
+    log: list[dict[str, Any]] = []
+    seen = 0
+    for item in found["response"]["output"]:
+        if "generation_token_ids" not in item:
+            continue
+        prompt, ids = item.pop("prompt_token_ids"), item.pop("generation_token_ids")
+        logprobs = item.pop("generation_log_probs")
+        log.append({"role": "user", "content": "", "token_ids": prompt[seen:]})
+        texts = [part["text"] for part in item.get("content", [])]
+        log.append(
+            {
+                "role": "assistant",
+                "content": "",
+                "token_ids": ids,
+                "generation_logprobs": logprobs,
+                "is_invalid_tool_call": any("<tool_call>" in text for text in texts),
+                "has_malformed_thinking": any("<think>" in text or "</think>" in text for text in texts),
+            }
+        )
+        seen = len(prompt) + len(ids)
+    if masked:
+        log = [{"role": "user", "content": "", "token_ids": [token for each in log for token in each["token_ids"]]}]
+    return {"message_log": log, "input_message_log": log[:1], "full_result": found}
+
+
+def _timing(prefix: str, total_s: float, converting_s: float) -> dict[str, float]:
+    return {
+        f"{prefix}/await_results": total_s - converting_s,
+        f"{prefix}/postprocess_results": converting_s,
+        f"{prefix}/postprocess_results_pct": 100 * converting_s / total_s if total_s else 0.0,
+    }
