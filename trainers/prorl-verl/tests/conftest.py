@@ -68,6 +68,7 @@ def configure(model: Path, service: RunningServer, tmp_path: Path) -> Callable[.
             return hydra.compose(
                 "ppo_trainer",
                 [
+                    "algorithm.adv_estimator=grpo",
                     "actor_rollout_ref.rollout.name=vllm",
                     f"actor_rollout_ref.model.path={model}",
                     f"data.max_prompt_length={PROMPT}",
@@ -77,6 +78,7 @@ def configure(model: Path, service: RunningServer, tmp_path: Path) -> Callable[.
                     "actor_rollout_ref.rollout.agent.default_agent_loop=prorl",
                     f"actor_rollout_ref.rollout.agent.agent_loop_config_path={path}",
                     "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+                    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
                     *overrides,
                 ],
             )

@@ -32,11 +32,12 @@ class Relay(AgentHandler):
         await chat.open([Message(role="user", content=row["question"])])
         said = []
         for turn in range(row.get("turns", 2)):
-            if turn:
-                await chat.observe([Message(role="user", content=f"And what is turn {turn}?")])
+            message = Message(role="user", content=f"And what is turn {turn}?")
+            if turn and row.get("forks"):
+                await chat.restart([message], origin="compaction")
+            elif turn:
+                await chat.observe([message])
             said.append((await chat.reply(max_tokens=8)).text)
-            if row.get("forks"):
-                await chat.restart([Message(role="user", content="Once more.")], origin="compaction")
         return {"said": said}
 
     async def eval(self, job: Job) -> dict[str, Any]:

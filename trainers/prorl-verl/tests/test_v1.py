@@ -4,12 +4,16 @@ replay buffer, and turned into advantages and a policy loss by verl's own functi
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
+import relay
 import torch
 import transfer_queue as tq
 from transformers import AutoModelForCausalLM
@@ -21,7 +25,9 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.torch_functional import logprobs_from_logits
 
+from prorl.client import RolloutClient
 from prorl_verl.desk import Shared
+from prorl_verl.sampler import RolloutServiceReplayBuffer
 
 Worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # verl's class, without an actor around it
 
@@ -35,11 +41,12 @@ def queue(cluster: None) -> Any:
 
 @pytest.fixture
 async def trainer(configure, engines, queue) -> AsyncIterator[Callable[..., Any]]:
-    """What verl's trainer does up to the update: submit prompts, wait for them, sample a batch."""
+    """What verl's trainer does: submit prompts, and (``wait``) wait until they have ended."""
     workers = []
+    relay.Relay.groups.clear()
 
-    async def submit(prompts: dict[str, dict[str, Any]], *, overrides: tuple[str, ...] = (), **loop: Any) -> Any:
-        config = configure("actor_rollout_ref.rollout.n=4", *overrides, **loop)
+    async def submit(prompts: dict[str, dict[str, Any]], *, step: int = 5, wait: bool = True, **loop: Any) -> Any:
+        config = configure("actor_rollout_ref.rollout.n=4", **loop)
         worker = Worker(config, engines.client(config))
         workers.append(worker)
         rows = [
@@ -47,15 +54,19 @@ async def trainer(configure, engines, queue) -> AsyncIterator[Callable[..., Any]
             for uid, row in prompts.items()
         ]
         batch = tu.get_tensordict({name: _column([row[name] for row in rows]) for name in rows[0]})
-        tu.assign_non_tensor_data(batch, "global_steps", 5)
-        tags = [{"is_prompt": True, "status": "pending", "global_steps": 5}] * len(rows)
+        tu.assign_non_tensor_data(batch, "global_steps", step)
+        tags = [{"is_prompt": True, "status": "pending", "global_steps": step}] * len(rows)
         await tq.async_kv_batch_put(keys=list(prompts), partition_id="train", tags=tags)
         await worker.generate_sequences(batch)
-        await asyncio.gather(*worker.background_tasks)
+        if wait:
+            await asyncio.gather(*worker.background_tasks)
         return config
 
     yield submit
     for worker in workers:
+        for task in worker.background_tasks:
+            task.cancel()
+        await asyncio.gather(*worker.background_tasks, return_exceptions=True)
         await Shared.of(worker.llm_client).close()
     left = tq.kv_list(partition_id="train").get("train", {})
     if left:
@@ -69,7 +80,7 @@ def _column(values: list[Any]) -> np.ndarray:
 
 
 def statuses() -> dict[str, str]:
-    return {key: tag["status"] for key, tag in tq.kv_list(partition_id="train")["train"].items()}
+    return {key: tag.get("status", "") for key, tag in tq.kv_list(partition_id="train")["train"].items()}
 
 
 def sampled(size: int, **settings: Any) -> Any:
@@ -127,7 +138,7 @@ async def test_the_first_importance_ratio_is_one(trainer, model):
         fields=data.select("rollout_log_probs").rename_key_("rollout_log_probs", "old_log_probs"),
     )
     PPOTrainer._compute_advantage(SimpleNamespace(config=config), batch, {})
-    advantages = tq.kv_batch_get(keys=batch.keys, partition_id="train")["advantages"].to_padded_tensor()
+    advantages = tq.kv_batch_get(keys=batch.keys, partition_id="train")["advantages"].to_padded_tensor(0.0)
     groups = [key.split("_")[0] for key in batch.keys]
     rewards = padded["rm_scores"].sum(1)
     for uid in set(groups):
@@ -198,8 +209,77 @@ async def test_groups_whose_rewards_are_equal_are_filtered_by_verl(trainer):
             assert counts == {0.5: 2}
 
 
-async def test_a_row_that_is_no_json_is_refused_by_name(trainer):
-    with pytest.raises(TypeError, match=r"'thing'.*leave the column out"):
-        from prorl_verl.rows import instance_of  # noqa: PLC0415
+def early(service, mode: str = "sync", **settings: Any) -> RolloutServiceReplayBuffer:
+    """Our buffer, made as verl's trainer makes a custom one."""
+    return RolloutServiceReplayBuffer(
+        trainer_mode=mode,
+        trainer_config={},
+        max_off_policy_threshold=8,
+        max_off_policy_strategy="drop",
+        refill_fn=settings.pop("refill_fn", lambda _: None),
+        sampler_kwargs={"urls": [service.url], "poll_interval": 0.05, **settings},
+    )
 
-        instance_of({"thing": object()}, prompt_key="prompt", fields=None, whole=None)
+
+async def cancelled_groups(service) -> Counter[str]:
+    async with httpx.AsyncClient(base_url=service.url, trust_env=False) as client:
+        jobs = (await client.get("/jobs", params={"state": "cancelled", "limit": 1000})).json()
+    return Counter(job["group_id"] for job in jobs)
+
+
+async def test_a_step_stops_at_its_last_group_and_cancels_the_rest(trainer, service):
+    names = {name: uuid.uuid4().hex for name in ("quick", "also quick", "slow")}
+    rows = {uid: {"question": name, "slow": 600.0 * (name == "slow")} for name, uid in names.items()}
+    await trainer(rows, wait=False)
+    batch, metrics = await asyncio.to_thread(early(service).sample, 5, "train", 2)
+    assert {key.split("_")[0] for key in batch.keys} == {names["quick"], names["also quick"]}
+    assert len(batch.keys) == 8
+    assert metrics["training/prorl/stopped_early"] == 1
+    assert (await cancelled_groups(service))[names["slow"]] == 4
+    assert set(statuses()) == set(batch.keys), "nothing of what was stopped is left behind, nor can come later"
+
+
+async def test_a_group_that_is_too_old_while_it_runs_is_cancelled_and_replaced(trainer, service):
+    old, new = uuid.uuid4().hex, uuid.uuid4().hex
+    await trainer({old: {"question": "old", "slow": 600.0}}, wait=False)
+    loop = asyncio.get_running_loop()
+
+    def refill(count: int) -> None:
+        assert count == 1
+        asyncio.run_coroutine_threadsafe(trainer({new: {"question": "new"}}, step=40, wait=False), loop).result()
+
+    buffer = early(service, "colocate_async", refill_fn=refill)
+    batch, _ = await asyncio.to_thread(buffer.sample, 40, "train", 1)
+    assert {key.split("_")[0] for key in batch.keys} == {new}
+    assert (await cancelled_groups(service))[old] == 4
+
+
+async def test_groups_without_end_that_teach_nothing_end_the_run(trainer, service):
+    loop = asyncio.get_running_loop()
+
+    def refill(count: int) -> None:
+        rows = {uuid.uuid4().hex: {"question": "again", "equal": True} for _ in range(count)}
+        asyncio.run_coroutine_threadsafe(trainer(rows), loop).result()
+
+    await trainer({uuid.uuid4().hex: {"question": "one", "equal": True}})
+    buffer = early(service, refill_fn=refill, filter_groups_metric="reward", give_up_after=3)
+    with pytest.raises(RuntimeError, match="the last 3 groups were of no use; of the latest, 1 had equal rewards"):
+        await asyncio.to_thread(buffer.sample, 5, "train", 1)
+
+
+async def test_a_group_that_somebody_cancelled_is_replaced(trainer, service):
+    gone, new = uuid.uuid4().hex, uuid.uuid4().hex
+    await trainer({gone: {"question": "gone", "slow": 600.0}}, wait=False)
+    loop = asyncio.get_running_loop()
+
+    def refill(count: int) -> None:
+        asyncio.run_coroutine_threadsafe(trainer({new: {"question": "new"}}, wait=False), loop).result()
+
+    buffer = early(service, refill_fn=refill, filter_groups_metric="resolved")
+    sampling = asyncio.create_task(asyncio.to_thread(buffer.sample, 5, "train", 1))
+    async with RolloutClient(service.url) as client:
+        while not sampling.done():
+            await client.cancel(group_id=gone)
+            await asyncio.wait({sampling}, timeout=0.1)
+    batch, _ = await sampling
+    assert {key.split("_")[0] for key in batch.keys} == {new}

@@ -19,6 +19,7 @@ import uuid
 from typing import Any
 
 import msgspec
+from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
 from prorl.client import Sample, Untrainable, samples_of
@@ -47,6 +48,8 @@ class RolloutServiceAgentLoop:
         self._engines = server_manager
         self._tokenizer = tokenizer
         self._options = read_options(options)
+        sampler = OmegaConf.select(self._config, "trainer.v1.sampler.custom_sampler.name")
+        self._stops_early = sampler == "RolloutServiceReplayBuffer"
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
         """One rollout. V1 (whose rows carry ``session_id``) gets a list: a row per segment, none for a failed rollout.
@@ -65,6 +68,8 @@ class RolloutServiceAgentLoop:
         with Shared.of(self._engines).member(str(request.group_id)) as group:
             result, samples = await self._tried(request, row)
             group.kept += bool(samples)
+        if result.status == "cancelled" and self._stops_early:
+            return []  # on purpose: our replay buffer takes the group away
         if not group.running and group.kept < min(self._options.min_group, group.total):
             raise GroupFailed(f"{request.group_id}: {group.kept} of {group.total} rollouts can be trained on")
         return [output_of(result, sample, step) for sample in samples]
