@@ -242,7 +242,7 @@ def _quiet() -> Iterator[None]:
 def main() -> None:
     """``python -m prorl.testing.engines [PORT]``: the small model behind a port, until ^C."""
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 8000
-    with LlamaEngine(port=port, parallel=4) as engine:
+    with LlamaEngine(port=port, parallel=4, n_ctx=4096) as engine:  # room for the schemas of many tools
         sys.stdout.write(f"SmolLM2-135M-Instruct at {engine.url}; stop it with ^C\n")
         sys.stdout.flush()
         with suppress(KeyboardInterrupt):
