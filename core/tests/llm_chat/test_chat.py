@@ -132,8 +132,25 @@ async def test_a_restart_that_does_not_fit_changes_nothing(kit):
 
 
 async def test_a_prompt_that_does_not_fit(kit):
-    with pytest.raises(ContextOverflow):
-        await kit.chat(kit.lease("chatml", max_context=20)).open([Message(role="user", content="x" * 20)])
+    chat = kit.chat(kit.lease("chatml", await kit.said("ok", "<|im_end|>"), max_context=40))
+    for _ in range(2):
+        with pytest.raises(ContextOverflow):
+            await chat.open([Message(role="user", content="x" * 40)])
+    assert chat.trajectory().segments == [], "what does not fit is not appended"
+    await chat.open([Message(role="user", content="x")])
+    assert (await chat.reply()).text == "ok"
+
+
+async def test_a_conversation_of_many_messages(kit):
+    """Rendered beside the event loop, which other jobs live on."""
+    renderer = await kit.renderer("chatml")
+    roles = ("user", "assistant")
+    many = [Message(role=roles[i % 2], content=f"{i} <|im_end|>") for i in range(601)]
+    whole = await renderer.prompt(many, now=kit.now)
+    said = "".join(f"<|im_start|>{each.role}\n{each.content}<|im_end|>\n" for each in many)
+    assert whole.text == f"{said}<|im_start|>assistant\n"
+    assert await kit.tokenizer.decode(whole.ids) == whole.text
+    assert whole.ids.count(kit.added["<|im_end|>"]) == len(many)
 
 
 async def test_order_of_calls(kit):

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,9 +24,10 @@ from prorl.api.llm import Chat, Reply
 from prorl.capture.samples import Sample, retried
 from prorl.capture.streams import Place, Streams
 from prorl.capture.talk import Answer, Asked, Called, Heard, Kind, Marks, Refusal, to_messages
-from prorl.capture.trace import Prompt, Trace
+from prorl.capture.trace import Prompt, Spoken, Trace
 
 KEPT_REFUSALS = 8
+NAMED_FIELDS = 32
 COUNTED = (
     "conversations",
     "branches",
@@ -66,7 +68,7 @@ class Door:
         self._closed = False
         self._trace: Trace[Place, Sample] = Trace()
         self._samples: set[asyncio.Task[Answer]] = set()
-        self._answers: dict[str, tuple[Heard, ...]] = {}
+        self._answers: dict[str, Spoken[Place, Sample]] = {}
         self._counts: Counter[str] = Counter()
         self._streams = Streams(chat, self._counts)
         self._ignored: Counter[str] = Counter()
@@ -148,12 +150,12 @@ class Door:
             self._exhausted.set()
             raise Refusal("forbidden", f"this job may make {self._max_calls} model calls", code="model_calls_exhausted")
         self.calls += 1
-        self._ignored.update(asked.ignored)
+        self._count_ignored(asked.ignored)
         task = asyncio.create_task(self._sample(prompt, messages, asked, marks), name=f"capture {self.job_id}")
         self._samples.add(task)
-        task.add_done_callback(self._done)
         sample = Sample(marks, task)
         prompt.samples.append(sample)
+        task.add_done_callback(partial(self._done, prompt, sample))
         return sample
 
     async def measure(self, asked: Asked) -> int:
@@ -164,22 +166,34 @@ class Door:
         messages = self._whole(asked)
         return await self._chat("").measure(to_messages(messages, asked.tools, among=messages), asked.tools)
 
-    def _done(self, task: asyncio.Task[Answer]) -> None:
+    def _done(self, prompt: Prompt[Place, Sample], sample: Sample, task: asyncio.Task[Answer]) -> None:
+        """Who waits hears of a failure; that nobody does is no news. Calls that fail cost an agent nothing, so nothing
+        is kept of them."""
         self._samples.discard(task)
-        if not task.cancelled():
-            task.exception()  # who waits hears of it; that nobody does is no news
+        if task.cancelled() or task.exception() is not None:
+            prompt.samples.remove(sample)
+            if not prompt.samples and prompt.place is None:
+                self._trace.forget(prompt)
+                self._streams.forget(prompt)
+
+    def _count_ignored(self, names: tuple[str, ...]) -> None:
+        """By name, up to a number of names: they stand in the result."""
+        for name in names:
+            if name in self._ignored or len(self._ignored) < NAMED_FIELDS:
+                self._ignored[name] += 1
 
     def _whole(self, asked: Asked) -> tuple[Heard, ...]:
         """The conversation with what an earlier answer stands for."""
         if asked.follows is None:
             messages = asked.messages
         else:
-            before = self._answers.get(asked.follows)
-            if before is None:
+            spoken = self._answers.get(asked.follows)
+            if spoken is None:
                 raise Refusal("unknown", f"no response {asked.follows!r} in this job", field="previous_response_id")
             lead = [message for message in asked.messages if message.role == "system"]
             rest = [message for message in asked.messages if message.role != "system"]
-            messages = (*lead, *(message for message in before if message.role != "system"), *rest)
+            before = [message for message in spoken.conversation() if message.role != "system"]
+            messages = (*lead, *before, *rest)
         if not messages:
             raise Refusal("invalid", "there are no messages", field="messages")
         return messages
@@ -200,9 +214,9 @@ class Door:
         self.fault = None
         answer = self._answer(reply, asked, before)
         message = Heard(role="assistant", text=answer.text, calls=answer.calls)
-        self._trace.say(prompt, message, place)
+        spoken = self._trace.say(prompt, message, place)
         if "kept" in asked.wants:
-            self._answers[answer.id] = (*messages, message)
+            self._answers[answer.id] = spoken
         return answer
 
     async def _reply(
@@ -260,4 +274,6 @@ def refusal_of(error: BaseException) -> Refusal | None:
         case Fault():
             kind: Kind = "unavailable" if isinstance(error, ModelFault) else "invalid"
             return Refusal(kind, str(error), code=error.code)
+        case RecursionError():  # how deep is too deep depends on where it is looked at
+            return Refusal("invalid", "tools or arguments of calls are nested too deeply")
     return None

@@ -58,6 +58,9 @@ class Streams:
                 prompt.place = await self._advance(prompt, messages, asked, marks)
             return self._take(prompt.place)
 
+    def forget(self, prompt: Prompt[Place, Sample]) -> None:
+        self._leading.pop(prompt.key, None)
+
     async def _advance(
         self, prompt: Prompt[Place, Sample], messages: tuple[Heard, ...], asked: Asked, marks: Marks
     ) -> Place:
@@ -80,5 +83,7 @@ class Streams:
         if line.busy or line.place is not place:
             self._counts["branches"] += 1
             line = Line(line.chat.fork(at=place.mark))
+            # If nothing comes of this call, the next one finds the branch here: a branch stands in the trajectory.
+            line.place, place.line = place, line
         line.busy = True
         return line

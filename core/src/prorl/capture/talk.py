@@ -10,6 +10,7 @@ import msgspec
 from prorl.api.llm import Message, Role, ToolSchema
 from prorl.wire.trajectory import Finish, ToolCall
 
+LONGEST_REFUSAL = 2_000
 Kind = Literal["invalid", "unauthorized", "forbidden", "unknown", "too_large", "context", "unavailable", "broken"]
 STATUS: dict[Kind, int] = {
     "invalid": 400,
@@ -27,6 +28,8 @@ class Refusal(Exception):  # noqa: N818 - an answer, in each API's own form
     """A call that is not served. ``field`` names what is wrong in the body (``messages[2].content[0].type``)."""
 
     def __init__(self, kind: Kind, message: str, *, field: str | None = None, code: str | None = None) -> None:
+        if len(message) > LONGEST_REFUSAL:  # the client's own words may stand in it
+            message = f"{message[:LONGEST_REFUSAL]} [...]"
         super().__init__(message)
         self.kind = kind
         self.status = STATUS[kind]

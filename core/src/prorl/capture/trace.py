@@ -52,6 +52,15 @@ class Spoken(Generic[P, S]):
         self.message = message
         self.place = place
 
+    def conversation(self) -> tuple[Heard, ...]:
+        """From its beginning up to this reply. No reply keeps a copy of what stands before it."""
+        parts: list[tuple[Heard, ...]] = []
+        at: Spoken[P, S] | None = self
+        while at is not None:
+            parts.append((*at.prompt.new, at.message))
+            at = at.prompt.after
+        return tuple(message for part in reversed(parts) for message in part)
+
 
 class Trace(Generic[P, S]):
     """All conversations of one job."""
@@ -80,6 +89,10 @@ class Trace(Generic[P, S]):
         spoken = Spoken(self._count, prompt, message, place)
         self._spoken.setdefault(_link(prompt.chain, message), []).append(spoken)
         return spoken
+
+    def forget(self, prompt: Prompt[P, S]) -> None:
+        """A prompt that came to nothing."""
+        self._prompts.pop(prompt.key, None)
 
     def _closest(self, key: bytes, calls: Sequence[Called]) -> Spoken[P, S] | None:
         alike = self._spoken.get(key, [])

@@ -29,7 +29,8 @@ log = logging.getLogger("prorl.server")
 JSON = b"application/json"
 EVENTS = b"text/event-stream"
 # Clients differ in whether /v1 is theirs to add: it may be missing, or there twice.
-ROUTE = re.compile(r"(?:/proxy)?/(?P<job>[^/]+)(?:/v1)*/(?P<what>.+?)/?")
+# What a path ends with may be anything, a line break too: a pattern that can fail there would try every /v1 in turn.
+ROUTE = re.compile(r"(?:/proxy)?/(?P<job>[^/]+)(?:/v1)*/(?P<what>.+?)/?", re.DOTALL)
 
 
 class Proxy:

@@ -63,7 +63,7 @@ class ChatSession:
         if self._stream is not None:
             raise TaskFault("this chat is open already; ask the services for another one", code="chat")
         self._tools = tuple(tools)
-        await self._begin(messages, origin="open")
+        await self._begin(messages, origin="open", keep_free=1)
 
     async def reply(self, *, max_tokens: int | None = None) -> Reply:
         stream = self._opened()

@@ -11,6 +11,7 @@ Bodies never pass through the template (see :mod:`prorl.llm.rendering.outline` a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -27,6 +28,7 @@ from prorl.llm.toolformats import ToolFormat, choose, function_form
 from prorl.llm.toolformats.base import TemplateRefusal
 
 _KEPT_SHAPES = 256
+_MANY = 500  # messages; beyond this a rendering takes a tenth of a second, for which the loop must not stand still
 _MADE_UP = (Message(role="user", content="?"), Message(role="assistant", content="?"))
 _REASONED = Message(role="assistant", content="<think>\n?\n</think>\n\n?")
 _NO_SYSTEM = Message(role="system", content="")
@@ -183,7 +185,10 @@ class Renderer:
         return Rendered(ids, text, shape.opens_thinking)
 
     async def _prepare(self, outline: Outline, tools: Tools, *, between: bool, now: datetime) -> Shape:
-        text, pieces = self._cut(outline, tools, between=between, now=now)
+        if len(outline.messages) < _MANY:
+            text, pieces = self._cut(outline, tools, between=between, now=now)
+        else:
+            text, pieces = await asyncio.to_thread(self._cut, outline, tools, between=between, now=now)
         if between:
             end, *runs = await self._scaffolder.build((await self._close_of_reply(pieces, slot=1))[1])
             # Encoded with the token that closes the reply, which may swallow the space after it, and then without it.

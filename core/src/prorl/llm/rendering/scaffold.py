@@ -73,6 +73,7 @@ Piece = str | Slot
 def cut(rendered: str, probes: Sequence[Probe]) -> tuple[list[Piece], list[int]]:
     """Cut a rendered text at its probes; also the indices of probes that are not in it. One pass over the text."""
     known = {probe.start: index for index, probe in enumerate(probes)}
+    ours = known.keys() | {probe.end for probe in probes}
     pieces: list[Piece] = []
     missing = set(range(len(probes)))
     at = 0
@@ -88,7 +89,8 @@ def cut(rendered: str, probes: Sequence[Probe]) -> tuple[list[Piece], list[int]]
                 break
     pieces.append(rendered[at:])
     for piece in pieces:
-        if isinstance(piece, str) and _PART.search(piece):
+        # Words of tools' descriptions, which are not probed, may look like a part of a probe.
+        if isinstance(piece, str) and any(part in ours for part in _PART.findall(piece)):
             raise ModelFault(
                 "the chat template changes message bodies in a way that is not known here", code="template"
             )
