@@ -102,6 +102,17 @@ async def test_control_tokens_that_are_in_the_vocabulary_too():
     plain = await tokenizer.encode("a <|im_end|> <|im_end|> b", special=False)
     assert control not in plain
     assert [letters[token] for token in plain] == ["a", *"<|im_end|>", *"<|im_end|>", "b"]
+    calls = []
+
+    class Counting:
+        def encode(self, text, **more):
+            calls.append(text)
+            return encode(text, **more)
+
+    encode, tokenizer._plain = tokenizer._plain.encode, Counting()
+    many = await tokenizer.encode("<|im_end|> " * 50, special=False)
+    assert [letters[token] for token in many] == [*"<|im_end|>"] * 50
+    assert sum(map(len, calls)) < 5 * len("<|im_end|> " * 50), "work grows with the text, not with its square"
 
 
 @settings(deadline=None)

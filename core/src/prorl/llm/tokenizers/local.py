@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,22 +68,23 @@ class LocalTokenizer:
         return list(self._special.encode(text, add_special_tokens=False).ids)
 
     def _encode_plain(self, text: str) -> list[int]:
-        encoding = self._plain.encode(text, add_special_tokens=False)
-        if self._control.isdisjoint(encoding.ids):
-            return list(encoding.ids)
-        # Some vocabularies hold control tokens as ordinary entries too: cut the text inside the first one and go on.
+        """Some vocabularies hold control tokens as ordinary entries too: there the text is cut inside each of them."""
         ids: list[int] = []
-        while True:
-            hit = next((i for i, token in enumerate(encoding.ids) if token in self._control), None)
-            if hit is None:
-                return ids + list(encoding.ids)
-            start, end = encoding.offsets[hit]
-            if end - start < 2:
-                raise ConfigError(f"{self.source}: plain text becomes control token {encoding.ids[hit]}")
-            cut = start + 1
-            ids += list(self._plain.encode(text[:cut], add_special_tokens=False).ids)
-            text = text[cut:]
-            encoding = self._plain.encode(text, add_special_tokens=False)
+        left = [text]  # pieces, the first one last
+        while left:
+            piece = left.pop()
+            encoding = self._plain.encode(piece, add_special_tokens=False)
+            if self._control.isdisjoint(encoding.ids):
+                ids += encoding.ids
+                continue
+            cuts = [0]
+            for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+                if token in self._control:
+                    if end - start < 2:
+                        raise ConfigError(f"{self.source}: plain text becomes control token {token}")
+                    cuts.append(start + 1)
+            left += reversed([piece[a:b] for a, b in pairwise([*cuts, len(piece)])])
+        return ids
 
 
 def _without_added_tokens(full: Encoder) -> Encoder:
