@@ -6,10 +6,12 @@ import msgspec
 import pytest
 
 from prorl.api import ContextOverflow, Message, ModelFault, TaskFault, ToolSchema
+from prorl.llm.dialects.chat_shapes import Call, Function, SaidMessage
 from prorl.llm.rendering.cache import RendererCache
 from prorl.llm.tokenizers.local import LocalTokenizer, load_tokenizer
 from prorl.testing.bytebpe import build_tokenizer
-from prorl.wire import SamplingParams
+from prorl.wire import SamplingParams, Trajectory
+from prorl.wire.trajectory import ToolCall
 
 USER = Message(role="user", content="Hi")
 TOOL = Message(role="tool", content="42", name="run")
@@ -271,3 +273,25 @@ async def test_a_tokenizer_that_cannot_be_loaded(kit, tmp_path):
     with pytest.raises(ModelFault, match="no readable") as caught:
         await kit.chat(lease).open([USER])
     assert caught.value.code == "tokenizer"
+
+
+async def test_calls_that_an_engine_has_read_are_checked_like_our_own(kit):
+    """What a model can write must not become a fault, which masks the sample."""
+    deep: dict = {}
+    for _ in range(500):
+        deep = {"x": deep}
+    for arguments in (deep, {"x": 10**30}, {"x": "\ud800"}):
+        said = await kit.said("", "<|im_end|>")
+        calls = [ToolCall(name="run", arguments=arguments), ToolCall(name="run", arguments={"x": 1})]
+        chat = kit.chat(kit.lease("chatml", msgspec.structs.replace(said, text="", tool_calls=calls)))
+        await chat.open([USER])
+        bad, good = (await chat.reply()).tool_calls
+        assert bad.error is not None
+        assert good == calls[1]
+        for codec in (msgspec.json, msgspec.msgpack):
+            assert codec.decode(codec.encode(chat.trajectory()), type=Trajectory) == chat.trajectory()
+
+
+def test_a_call_nested_without_end_in_an_engines_words():
+    (call,) = SaidMessage(tool_calls=[Call(Function(name="f", arguments='{"x":' * 50_000))]).calls
+    assert "no valid JSON" in (call.error or "")

@@ -21,6 +21,7 @@ from prorl.llm.chat.setup import ChatSetup, SampledReply
 from prorl.llm.rendering.cache import AnyRenderer, RenderedFor, source_of
 from prorl.llm.rendering.source import RenderedRole
 from prorl.llm.rendering.textual import Owed
+from prorl.llm.toolformats.reading import checked
 from prorl.wire.sampling import SamplingParams
 from prorl.wire.trajectory import SegmentOrigin, Trajectory
 
@@ -208,7 +209,8 @@ class ChatSession:
         text = text if generation.text is None else generation.text
         parsed = renderer.tool_format.parse(text, thinking=self._at.thinking, tools=self._tools)
         if generation.tool_calls is not None:
-            parsed = msgspec.structs.replace(parsed, tool_calls=generation.tool_calls)
+            calls = [checked(call, renderer.tool_format.how) for call in generation.tool_calls]
+            parsed = msgspec.structs.replace(parsed, tool_calls=calls)
         if self._at.owed is not None:
             stream = self._append_owed(stream, self._at.owed, sampled)
             after = stream.ids

@@ -101,7 +101,7 @@ def _call(function: Function) -> ToolCall:
     if isinstance(arguments, str):
         try:
             arguments = msgspec.json.decode(arguments)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:  # the model's mistake, and no fault of the engine
             return ToolCall(name=function.name, error=f"the arguments are no valid JSON: {error}")
     if not isinstance(arguments, dict):
         return ToolCall(name=function.name, error="the arguments are not a JSON object")

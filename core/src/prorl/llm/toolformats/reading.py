@@ -107,6 +107,11 @@ def to_call(name: Any, arguments: Any, how: str) -> ToolCall:
     return call
 
 
+def checked(call: ToolCall, how: str) -> ToolCall:
+    """A call that somebody else has read, an engine's own parser."""
+    return call if call.error is not None else to_call(call.name, call.arguments, how)
+
+
 def broken(what: str, how: str, name: Any = "") -> ToolCall:
     return ToolCall(name=name if usable_name(name) else "", error=f"{what}; {how}")
 
