@@ -54,6 +54,7 @@ class Policy:
 
     def __init__(self, folder: Path) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(folder).eval()
+        self.delays: dict[str, float] = {}  # seconds, for prompts in which a word stands
         self.dice = torch.Generator().manual_seed(0)
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
@@ -73,7 +74,8 @@ class Policy:
                 state = self.model(
                     input_ids=torch.tensor([[token]]), past_key_values=state.past_key_values, use_cache=True
                 )
-        return ScriptedReply(token_ids=said, logprobs=logprobs, end=False)
+        delay_s = max((delay for word, delay in self.delays.items() if word in request.prompt), default=0.0)
+        return ScriptedReply(token_ids=said, logprobs=logprobs, end=False, delay_s=delay_s)
 
 
 @pytest.fixture(scope="session")
