@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -139,12 +140,29 @@ def test_all_good(results, verify, key, engine):
     assert status == 0, out
     assert "3 (3 certified, 3 signed)" in out
     assert "all good" in out
+    status, out = verify(results, "--json", "--engine", engine.url)
+    report = json.loads(out)
+    assert (status, report["ok"], report["turns"], report["wrong"]) == (0, True, 12, [])
+    assert report["sampled_tokens"] == {"1": report["engine"]["tokens_compared"]}
+
+
+def test_an_engine_that_compared_nothing_proves_nothing(results, verify, engine):
+    """Whoever forges a file may name a version that no engine has any more."""
     status, out = verify(results, "--json", "--engine", engine.url, "--version", "0")
     report = json.loads(out)
-    assert status == 0
-    assert (report["ok"], report["turns"], report["wrong"]) == (True, 12, [])
+    assert (status, report["ok"], report["wrong"]) == (1, False, [])
     assert report["sampled_tokens"] == {"1": report["engine"]["tokens_not_compared"]["version 1"]}
     assert report["engine"]["tokens_compared"] == 0
+    status, out = verify(results, "--engine", engine.url, "--version", "0")
+    assert status == 1
+    assert "compared none of the" in out
+    assert "all good" not in out
+
+
+def test_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="put them into a file"):
+        CliRunner().invoke(command, [str(tmp_path / "pipe")], standalone_mode=False, catch_exceptions=False)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "one", "indented", "list", "view", "msgpack", "msgpack list"])
@@ -279,8 +297,7 @@ def test_other_weights_are_seen(results, verify, engine):
         unnamed, out = verify(results, "--engine", engine.url, "--json")
     finally:
         engine.weights = "1"
-    assert status == 1
-    assert unnamed == 0
+    assert (status, unnamed) == (1, 1)
     assert json.loads(out)["engine"]["tokens_compared"] == 0, "version 2 is not in the file: nothing to compare"
 
 

@@ -60,7 +60,8 @@ def command(
     certificate's hashes and everything that must hold in a trajectory are checked; --engine has a model score the
     recorded tokens once more and compares logprobs. Turns and segments count from 0, lines from 1.
 
-    The exit status is 0 if all is good, 1 if something is not, 2 if FILE or a part of it holds no results.
+    The exit status is 0 if all is good, 1 if something is not or --engine could compare nothing, 2 if FILE or a part of
+    it holds no results.
     """
     report = Report()
     key = _key(key_file)
@@ -124,6 +125,9 @@ async def _ask(
         for name, check in checks.items():
             await _run(check.check, file, report, name)
             report.sections[name] = check.as_dict()
+        sampled, scoring = sum(report.policy_versions.values()), checks.get("engine")
+        if isinstance(scoring, Rescoring) and sampled and not scoring.compared:  # a file can name any version it likes
+            report.unproved = f"the engine compared none of the {sampled} sampled tokens: it proves nothing here"
 
 
 async def _run(check: Check, file: Path, report: Report, name: str) -> None:

@@ -39,7 +39,9 @@ class _Decode(Protocol):
 
 
 def read_results(path: Path) -> Iterator[Item]:
-    """Raises ``ConfigError`` for a file that cannot be opened, or is empty."""
+    """Raises ``ConfigError`` for a file that cannot be opened, is empty, or cannot be read more than once."""
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path} is no file: results are read more than once, so put them into a file")
     try:
         with path.open("rb") as file:
             first = file.readline()

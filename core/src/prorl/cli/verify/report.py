@@ -30,7 +30,8 @@ class Wrong(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass
 class Report:
-    """``policy_versions`` counts sampled tokens; ``sections`` are what further checks add, as rows to show."""
+    """``policy_versions`` counts sampled tokens; ``sections`` are what further checks add, as rows to show.
+    ``unproved`` says why a check that was asked for has shown nothing."""
 
     results: int = 0
     turns: int = 0
@@ -40,6 +41,7 @@ class Report:
     policy_versions: Counter[str] = field(default_factory=Counter)
     wrong: dict[int, Wrong] = field(default_factory=dict)
     sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    unproved: str | None = None
 
     def add(self, item: Item, findings: list[Finding]) -> None:
         if item.result is None:
@@ -69,12 +71,12 @@ class Report:
 
     @property
     def status(self) -> int:
-        """The exit status: 2 for lines that are no results, 1 for results that are not sound."""
-        return 2 if self.unreadable else 1 if self.wrong else 0
+        """The exit status: 2 for lines that are no results, 1 for results that are not sound, or not shown to be."""
+        return 2 if self.unreadable else 1 if self.wrong or self.unproved else 0
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "ok": not self.wrong,
+            "ok": not self.wrong and self.unproved is None,
             "results": self.results,
             "segments": self.segments,
             "turns": self.turns,
@@ -82,6 +84,7 @@ class Report:
             "signed": self.signed,
             "sampled_tokens": dict(self.policy_versions),
             **self.sections,
+            "unproved": self.unproved,
             "wrong": list(self.wrong.values()),
         }
 
@@ -100,8 +103,11 @@ class Report:
             for name, value in section.items():
                 made.add_row(f"{title}: {name.replace('_', ' ')}", escape(_in_words(value)))
         print_table(console, made)
+        if self.unproved is not None:
+            console.print(f"\n{escape(self.unproved)}")
         if not self.wrong:
-            console.print("all good" if self.results else "nothing to verify")
+            if self.unproved is None:
+                console.print("all good" if self.results else "nothing to verify")
             return
         console.print(f"\n{counted(len(self.wrong), 'line')} of the file not good:")
         made = table("line", "job", "where", "what")
