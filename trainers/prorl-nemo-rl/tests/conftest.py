@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -117,9 +119,9 @@ def setting(tokenizer: Path) -> Iterator[Callable[..., Scene]]:
 
 
 @pytest.fixture
-def until() -> Callable[[Callable[[], bool]], None]:
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
+def until() -> Callable[..., None]:
+    def wait(condition: Callable[[], object], within_s: float = 60.0) -> None:
+        deadline = time.monotonic() + within_s
         while not condition():
             assert time.monotonic() < deadline, "the condition never came true"
             threading.Event().wait(0.02)
@@ -130,3 +132,8 @@ def until() -> Callable[[Callable[[], bool]], None]:
 @pytest.fixture
 def make_row() -> Callable[..., dict[str, Any]]:
     return row
+
+
+@pytest.fixture
+def run_python() -> Callable[[str], str]:
+    return lambda code: subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

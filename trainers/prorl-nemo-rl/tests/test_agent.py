@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,10 +17,21 @@ pytest.importorskip("nemo_gym", reason="nemo-gym is not installed: it wants Pyth
 import uvicorn
 from nemo_gym.base_resources_server import BaseVerifyResponse
 from nemo_gym.config_types import BaseServerConfig, ModelServerRef
+from nemo_gym.openai_utils import (
+    NeMoGymFunctionCallOutput,
+    NeMoGymResponseFunctionToolCallForTraining,
+    NeMoGymResponseOutputMessage,
+    NeMoGymResponseOutputMessageForTraining,
+)
 from nemo_gym.server_utils import ServerClient
 from omegaconf import OmegaConf
 
+from prorl.testing.scripted import ScriptedEngine
+from prorl.testing.scripted.chat import NemoRlSpeech
 from prorl_nemo_rl.agent import ProrlAgent, ProrlAgentConfig
+from prorl_nemo_rl.contract import check_answer
+
+TEMPERATURE = 0.7  # the trainer's: the engine refuses others
 
 
 def agent(scene: Any, **rollouts: Any) -> ProrlAgent:
@@ -61,11 +73,137 @@ def served(server: ProrlAgent) -> Iterator[httpx.Client]:
             thread.join()
 
 
-def test_a_rollout_with_a_tool(setting: Callable[..., Any], make_row: Callable[..., Any]) -> None:
+def test_a_rollout_with_a_tool(setting, make_row):
     scene = setting()
     with served(agent(scene)) as gym:
         answered = gym.post("/run", json=make_row())
     assert answered.status_code == 200, answered.text
     found = answered.json()
-    BaseVerifyResponse.model_validate(found)
+    assert check_answer(found) == []
+    response = BaseVerifyResponse.model_validate(found).response
+    assert [type(item) for item in response.output] == [
+        NeMoGymResponseOutputMessage,
+        NeMoGymResponseFunctionToolCallForTraining,
+        NeMoGymFunctionCallOutput,
+        NeMoGymResponseOutputMessageForTraining,
+    ]
     assert (found["reward"], found["instance_config"]) == (1.0, {"mask_sample": False})
+    call, last = response.output[1], response.output[3]
+    assert [call.prompt_token_ids, last.prompt_token_ids] == [each.prompt_ids for each in scene.engine.requests]
+    assert last.prompt_token_ids[: len(call.prompt_token_ids)] == call.prompt_token_ids
+    assert (call.name, last.content[0].text) == ("think", "It is 42.")
+    sampling = scene.engine.requests[0].sampling
+    assert (sampling["temperature"], sampling["top_p"], sampling["max_tokens"]) == (TEMPERATURE, 1.0, 256)
+
+
+@pytest.mark.parametrize("echoes", [True, False], ids=["ids in the message", "ids in the logprobs"])
+def test_a_prefix_is_what_the_engine_goes_on_from(setting, make_row, echoes):
+    scene = setting(echoes=echoes)
+    with served(agent(scene)) as gym:
+        assert gym.post("/run", json=make_row()).json()["instance_config"] == {"mask_sample": False}
+    first, second = scene.engine.speech.bodies
+    assert "required_prefix_token_ids" not in first
+    assert second["required_prefix_token_ids"][: len(scene.engine.requests[0].prompt_ids)] == (
+        scene.engine.requests[0].prompt_ids
+    )
+
+
+def test_another_temperature_than_the_trainers_is_a_masked_sample_that_says_so(setting, make_row):
+    row = make_row()
+    row["responses_create_params"]["temperature"] = 1.0
+    with served(agent(setting(), attempts=1)) as gym:
+        found = gym.post("/run", json=row).json()
+    assert check_answer(found) == []
+    assert found["instance_config"] == {"mask_sample": True}
+    assert "must be those of its policy.generation settings" in found["rollout"]["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "attempts", "masked", "calls"),
+    [(1, 2, False, 2), (True, 2, True, 2), (True, 3, True, 3), (1, 1, True, 1)],
+)
+def test_a_broken_sandbox_is_tried_again_and_then_masked(setting, make_row, broken, attempts, masked, calls):
+    with served(agent(setting(), attempts=attempts)) as gym:
+        found = gym.post("/run", json=make_row(broken=broken)).json()
+    assert check_answer(found) == []
+    assert (found["instance_config"]["mask_sample"], found["masked"]) == (masked, float(masked))
+    assert found["rollout"]["job_id"].endswith(f".{calls}")
+    assert (found["rollout"]["masked_because"] or "").endswith("no room" if masked else "")
+
+
+def test_a_masked_sample_is_refused_where_nobody_heeds_the_flag(setting, make_row):
+    with served(agent(setting(), masked="refuse")) as gym:
+        refused = gym.post("/run", json=make_row(broken=True))
+        assert (refused.status_code, "no room" in refused.json()["detail"]) == (503, True)
+        assert gym.post("/run", json=make_row(1)).json()["reward"] == 1.0
+
+
+def test_a_row_that_is_no_job_says_what_it_lacks(setting, make_row):
+    row = make_row()
+    with served(agent(setting())) as gym:
+        nothing = gym.post("/run", json={**row, "instance": None})
+        hot = gym.post("/run", json={**row, "responses_create_params": {"input": [], "temperature": -1.0}})
+        stranger = gym.post("/run", json={**row, "domain": "unheard-of"})
+        assert (gym.post("/v1/responses", json={"input": []})).status_code == 501
+    assert (nothing.status_code, '"instance"' in nothing.json()["detail"]) == (422, True)
+    assert (hot.status_code, "temperature" in hot.json()["detail"]) == (422, True)
+    assert (stranger.status_code, "unheard-of" in stranger.json()["detail"]) == (404, True)
+
+
+def test_who_hangs_up_cancels(setting, make_row, until):
+    scene = setting()
+    scene.engine.hold()
+    with served(agent(scene, grace_s=0.1)) as gym:
+        with pytest.raises(httpx.ReadTimeout):
+            gym.post("/run", json=make_row(), timeout=2.0)
+        until(lambda: scene.engine.aborted == 1)
+    until(lambda: scene.lab.client.status().stages["run"].busy == 0)
+
+
+def test_who_comes_back_with_the_same_row_finds_the_rollout(setting, make_row, until):
+    scene = setting()
+    scene.engine.hold()
+    server = agent(scene, grace_s=600.0)
+    with ThreadPoolExecutor(1) as pool, served(server) as gym:
+        with pytest.raises(httpx.ReadTimeout):
+            gym.post("/run", json=make_row(), timeout=2.0)
+        until(lambda: scene.engine.in_flight == 1)
+        until(lambda: server._rollouts._left)
+        again = pool.submit(httpx.post, f"{gym.base_url}/run", json=make_row(), timeout=120)
+        until(lambda: not server._rollouts._left)
+        scene.engine.let_go()
+        found = again.result().json()
+    assert (found["reward"], found["rollout"]["job_id"][-4:]) == (1.0, "-1.1")
+    assert len(scene.engine.requests) == 2  # two turns of one rollout
+
+
+def test_equal_rows_are_rollouts_of_their_own(setting, make_row):
+    scene = setting()
+    with served(agent(scene)) as gym, ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: gym.post("/run", json=make_row()).json(), range(4)))
+    assert len({each["rollout"]["job_id"] for each in found}) == 4
+    assert len({each["rollout"]["group_id"] for each in found}) == 1
+    assert len(scene.engine.requests) == 8
+
+
+def test_stopping_the_agent_server_cancels_what_runs(setting, make_row, until):
+    scene = setting()
+    scene.engine.hold()
+    with ThreadPoolExecutor(1) as pool, served(agent(scene)) as gym:
+        pool.submit(httpx.post, f"{gym.base_url}/run", json=make_row(), timeout=120)
+        until(lambda: scene.engine.in_flight == 1)
+    until(lambda: scene.engine.aborted == 1)
+
+
+def test_an_engine_that_answers_late_is_waited_for(setting, make_row):
+    """NeMo RL reserves its engines' addresses, starts Gym, and loads the model meanwhile."""
+    scene = setting()
+    late = ScriptedEngine(lambda _: "It is 42.", speech=NemoRlSpeech(temperature=TEMPERATURE))
+    with late:
+        scene.base_url = f"{late.url}/v1"
+    with served(agent(scene)) as gym, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(gym.post, "/run", json=make_row())
+        with pytest.raises(TimeoutError):
+            asked.result(timeout=3.0)
+        with late:  # on the same port
+            assert asked.result().json()["reward"] == 1.0

@@ -27,8 +27,6 @@ from prorl_nemo_rl.rollouts import Flight, Rollouts
 from prorl_nemo_rl.rows import BadRow
 from prorl_nemo_rl.settings import Policy, RolloutSettings
 
-_LOOK_S = 1.0
-
 
 class ProrlAgentConfig(BaseResponsesAPIAgentConfig):
     """``model_server`` names the policy in Gym's config: its ``base_url`` and ``model`` are what is registered with
@@ -77,12 +75,14 @@ class ProrlAgent(SimpleResponsesAPIAgent):
 
     async def _result(self, request: Request, flight: Flight) -> RolloutResult:
         """Raises whatever the flight does, and 499 into the void when the caller has gone."""
+        gone = asyncio.ensure_future(request.receive())  # after the body, all that can come is a disconnect
         try:
-            while not (await asyncio.wait({flight.task}, timeout=_LOOK_S))[0]:
-                if await request.is_disconnected():
-                    raise HTTPException(499, "the caller has gone")
+            await asyncio.wait({flight.task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not flight.task.done():
+                raise HTTPException(499, "the caller has gone")
             return flight.task.result()
         finally:
+            gone.cancel()
             if not flight.task.done():
                 self._rollouts.leave(flight)
 

@@ -76,11 +76,12 @@ def items_of(trajectory: Trajectory, segment: int) -> list[Item]:
     stream = trajectory.segments[segment]
     items: list[Item] = []
     last: Turn | None = None
+    call: str | None = None
     for number, turn in enumerate(trajectory.turns):
         if turn.segment != segment or turn.role == "prompt" or turn.start == turn.end:
             continue
         if turn.role != "assistant":
-            items.append(_observation(turn, last, number))
+            items.append(_observation(turn, call))
             continue
         reply = _reply(turn, number)
         fields = {
@@ -98,6 +99,7 @@ def items_of(trajectory: Trajectory, segment: int) -> list[Item]:
             }
             del before["generation_token_ids"]
         reply[-1] |= fields
+        call = next((item["call_id"] for item in reply if item["type"] == "function_call"), None)
         items += reply
         last = turn
     return items
@@ -141,10 +143,10 @@ def _reply(turn: Turn, number: int) -> list[Item]:
     return items
 
 
-def _observation(turn: Turn, last: Turn | None, number: int) -> Item:
-    """Several results of one turn stand in one text, as they were rendered."""
-    if turn.role == "tool" and last is not None and last.tool_calls:
-        return {"type": "function_call_output", "call_id": f"call_{number - 1}_0", "output": turn.text}
+def _observation(turn: Turn, call: str | None) -> Item:
+    """Several results of one turn stand in one text, as they were rendered, under the first of their calls."""
+    if turn.role == "tool" and call is not None:
+        return {"type": "function_call_output", "call_id": call, "output": turn.text}
     return {"type": "message", "role": "user", "content": turn.text}
 
 
