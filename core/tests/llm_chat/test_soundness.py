@@ -2,10 +2,12 @@
 
 import math
 
+import msgspec
 import pytest
 
-from prorl.wire import VersionSpan
-from prorl.wire.soundness import check_chain, check_structure
+from prorl.wire import RolloutResult, VersionSpan
+from prorl.wire.certificate import certify
+from prorl.wire.soundness import check_chain, check_result, check_structure
 
 
 def codes(findings):
@@ -169,3 +171,13 @@ def test_what_cannot_be_is_told_with_and_without_a_chain(trajectory, forge):
     forge(trajectory)
     assert IN_THEMSELVES[forge] in codes(check_structure(trajectory))
     assert set(codes(check_chain(trajectory))) & {"broken_link", "broken_seal"}
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_no_number(trajectory, reward):
+    trajectory.certificate = certify(trajectory)
+    result = RolloutResult(job_id="j", status="completed", stage="eval", handler="h", trajectory=trajectory)
+    assert check_result(result) == []
+    result.reward = reward
+    travelled = msgspec.msgpack.decode(msgspec.msgpack.encode(result), type=RolloutResult)
+    assert codes(check_result(travelled)) == ["bad_reward"]

@@ -31,6 +31,7 @@ FindingCode = Literal[
     "bad_version",
     "bad_turn",
     "bad_branch",
+    "bad_reward",
     "no_certificate",
     "unknown_scheme",
     "broken_link",
@@ -60,8 +61,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def check_result(result: RolloutResult, *, key: bytes | None = None) -> list[Finding]:
-    """Everything wrong with a result's trajectory, certificate and, given the server's key, signature."""
+    """Everything wrong with a result's reward, trajectory, certificate and, given the server's key, signature."""
     found = check_trajectory(result.trajectory)
+    if not math.isfinite(result.reward):  # msgpack has such numbers, JSON has not
+        found.append(Finding(code="bad_reward", message=f"the reward is {result.reward}"))
     if key is not None:
         found += _check_signature(result, key)
     return found
