@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-pytest.importorskip("nemo_gym", reason="nemo-gym is not installed: it wants Python 3.12 (tox run -e nemo-rl)")
+pytest.importorskip("nemo_gym", reason="nemo-gym is not installed: it wants Python 3.12 (tox run -e nemo-gym)")
 
 import uvicorn
 from nemo_gym.base_resources_server import BaseVerifyResponse
