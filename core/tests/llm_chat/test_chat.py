@@ -8,6 +8,7 @@ import pytest
 from prorl.api import ContextOverflow, Message, ModelFault, TaskFault, ToolSchema
 from prorl.llm.dialects.chat_shapes import Call, Function, SaidMessage
 from prorl.llm.rendering.cache import RendererCache
+from prorl.llm.rendering.renderer import Renderer
 from prorl.llm.tokenizers.local import LocalTokenizer, load_tokenizer
 from prorl.testing.bytebpe import build_tokenizer
 from prorl.wire import SamplingParams, Trajectory
@@ -153,6 +154,32 @@ async def test_a_conversation_of_many_messages(kit):
     assert whole.text == f"{said}<|im_start|>assistant\n"
     assert await kit.tokenizer.decode(whole.ids) == whole.text
     assert whole.ids.count(kit.added["<|im_end|>"]) == len(many)
+
+
+async def test_large_prompts_are_encoded_one_at_a_time(kit):
+    """Any client may send prompts that no context takes, many at once; their ids would fill the memory."""
+    running, most = set(), 0
+
+    class Watched:
+        digest, decode = kit.tokenizer.digest, kit.tokenizer.decode
+
+        async def encode(self, text, *, special):
+            nonlocal most
+            if large := len(text) > 100_000:
+                running.add(asyncio.current_task())
+                most = max(most, len(running))
+            try:
+                await asyncio.sleep(0)
+                return await kit.tokenizer.encode(text, special=special)
+            finally:
+                if large:
+                    running.discard(asyncio.current_task())
+
+    renderer = await Renderer.create(kit.template("chatml"), Watched())
+    large = [Message(role="user", content="word " * 220_000)]
+    both = await asyncio.gather(*(renderer.prompt(large, now=kit.now) for _ in range(3)))
+    assert most == 1
+    assert len({len(each.ids) for each in both}) == 1
 
 
 async def test_order_of_calls(kit):

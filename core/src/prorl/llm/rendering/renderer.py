@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 
@@ -29,6 +30,7 @@ from prorl.llm.toolformats.base import TemplateRefusal
 
 _KEPT_SHAPES = 256
 _MANY = 500  # messages; beyond this a rendering takes a tenth of a second, for which the loop must not stand still
+_LARGE = 1_000_000  # characters; ids take many times the memory of their text, so these are encoded one at a time
 _MADE_UP = (Message(role="user", content="?"), Message(role="assistant", content="?"))
 _REASONED = Message(role="assistant", content="<think>\n?\n</think>\n\n?")
 _NO_SYSTEM = Message(role="system", content="")
@@ -70,6 +72,7 @@ class Renderer:
         self._manners = manners_of(template, tool_format)
         self._shapes: dict[Any, Shape] = {}
         self._forgetting: dict[Any, bool] = {}
+        self._large = asyncio.Lock()
 
     @classmethod
     async def create(
@@ -181,7 +184,8 @@ class Renderer:
                 if len(self._shapes) >= _KEPT_SHAPES:
                     self._shapes.clear()
                 self._shapes[full] = shape
-        ids, text = await self._scaffolder.fill(shape.runs, outline.bodies)
+        async with self._large if sum(map(len, outline.bodies)) > _LARGE else nullcontext():
+            ids, text = await self._scaffolder.fill(shape.runs, outline.bodies)
         return Rendered(ids, text, shape.opens_thinking)
 
     async def _prepare(self, outline: Outline, tools: Tools, *, between: bool, now: datetime) -> Shape:
