@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import httpx
+
 from prorl.client import BlockingClient, FolderReload
 from prorl.client.errors import ServerUnreachable
 from prorl.testing.engines import VllmEngine, free_port
@@ -57,6 +59,9 @@ class Service:
         carries ``policy_version``."""
         model.save_pretrained(self._weights)
         self.weights.publish(self._weights, policy_version)
+
+    def engine_version(self) -> str:
+        return str(httpx.get(f"{self.engine.url}/version", timeout=30.0, trust_env=False).json()["version"])
 
     def _serve(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "prorl", "serve", "--port", self.url.rpartition(":")[2]]

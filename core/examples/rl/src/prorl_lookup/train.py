@@ -40,16 +40,15 @@ class NotExact(Exception):  # noqa: N818
     """The trainer's numbers are not those of the policy that sampled: training on them would be wrong."""
 
 
+def request(row: dict[str, Any]) -> JobRequest:
+    """A rollout of a row: short replies, and one call that went wrong may be made again."""
+    return JobRequest(
+        domain="lookup", instance=row, sampling_params=SamplingParams(max_tokens=24), settings={"max_turns": 3}
+    )
+
+
 def prompts(rows: Iterator[dict[str, Any]], count: int) -> list[Prompt]:
-    sampling = SamplingParams(max_tokens=24)
-    settings = {"max_turns": 3}
-    return [
-        Prompt(
-            prompt_id=f"key-{row['key']}",
-            request=JobRequest(domain="lookup", instance=row, sampling_params=sampling, settings=settings),
-        )
-        for row in itertools.islice(rows, count)
-    ]
+    return [Prompt(prompt_id=f"key-{row['key']}", request=request(row)) for row in itertools.islice(rows, count)]
 
 
 async def collect(url: str, todo: list[Prompt], samples: int, step: int) -> list[Group]:
@@ -81,12 +80,12 @@ def train(
         "samples": samples,
         "lr": lr,
         "warm_start": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16],
-        "versions": versions(),
         "steps": [],
     }
     began = time.monotonic()
     with Service(folder) as service:
         record["started_s"] = round(time.monotonic() - began, 1)
+        record["versions"] = {**versions(), "vllm": service.engine_version()}
         for step in range(steps):
             marks = [time.monotonic()]
             policy = f"step-{step}"
