@@ -61,11 +61,11 @@ class RolloutServiceReplayBuffer(ReplayBufferAsync):  # type: ignore[misc] # ver
         """verl's own reasons, and groups that were cancelled; called at every poll."""
         if partition_id == "val":
             return set(), set(), set(), Counter()
-        if self.max_off_policy_threshold is not None:
+        if self.max_off_policy_threshold is not None and self.max_off_policy_strategy == "drop":
             steps, oldest = self.prompt_global_steps[partition_id], global_steps + 1 - self.max_off_policy_threshold
-            running = self.running_keys[partition_id] - self._cancelled
-            if self.max_off_policy_strategy == "drop":
-                self._cancel({uid for uid in running if steps.get(uid, global_steps) < oldest})
+            running = self.running_keys[partition_id]
+            # At every poll: some of a group's rollouts may still have been on their way to a server.
+            self._cancel({uid for uid in running if steps.get(uid, global_steps) < oldest})
         # A group without rows, or with some of them cancelled, is no group: verl's filter must not look at it.
         with_rows = {key.split("_")[0] for key in self.partitions[partition_id]}
         finished = self.finished_keys[partition_id]
