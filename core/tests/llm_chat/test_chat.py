@@ -100,6 +100,18 @@ async def test_a_fork_goes_on_beside_its_parent(kit):
         twin.fork(turns=3)
 
 
+async def test_two_samples_of_one_prompt_are_two_draws(kit):
+    lease = kit.lease("chatml", *[await kit.said(text, "<|im_end|>") for text in ("one", "two", "three")])
+    chat = kit.chat(lease, SamplingParams(seed=5))
+    await chat.open([USER])
+    twins = [chat.fork(), chat.fork()]
+    for each in (chat, *twins):
+        await each.reply()
+    assert lease.asked[0][0] == lease.asked[1][0] == lease.asked[2][0]
+    assert len({sampling.seed for _, sampling in lease.asked}) == 3
+    assert lease.asked[0][1].seed == 5
+
+
 async def test_a_restart_begins_a_segment_and_keeps_the_old_one(kit):
     lease = kit.lease("chatml", await kit.said("one", "<|im_end|>"), await kit.said("two", "<|im_end|>"))
     chat = kit.chat(lease)

@@ -18,7 +18,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Sampling of one model reply.
 
     ``max_tokens`` bounds one reply, not the rollout. ``top_k=0`` means no cut. ``seed`` makes an engine's draws
-    repeatable where the engine supports it; each turn uses ``seed + turn``.
+    repeatable where the engine supports it; each turn uses ``seed + turn``, and further segments seeds of their own.
     """
 
     temperature: Annotated[float, msgspec.Meta(ge=0.0, le=100.0)] = 1.0

@@ -27,6 +27,7 @@ from prorl.wire.trajectory import SegmentOrigin, Trajectory
 
 T = TypeVar("T")
 _ATTEMPTS = 4
+_SEEDS = 1_000_003  # from one segment to the next: two samples of one prompt must not be the same draw
 
 
 class ChatSession:
@@ -74,7 +75,7 @@ class ChatSession:
         backend = await setup.lease.ready()
         renderer = await self._same_renderer(backend)
         room = self._check_room(backend)
-        sampling = self._for_turn(backend, renderer, min(max_tokens or setup.sampling.max_tokens, room))
+        sampling = self._for_turn(backend, renderer, stream, min(max_tokens or setup.sampling.max_tokens, room))
         conversation = Conversation(messages=tuple(self._messages), tools=self._tools, prefix=place.prefix)
         self._at = msgspec.structs.replace(place, may_reply=False)
         try:
@@ -275,14 +276,14 @@ class ChatSession:
             )
         return self.room
 
-    def _for_turn(self, backend: RenderedFor, renderer: AnyRenderer, max_tokens: int) -> SamplingParams:
+    def _for_turn(self, backend: RenderedFor, renderer: AnyRenderer, stream: Stream, max_tokens: int) -> SamplingParams:
         sampling = self._setup.sampling
         stops = (*sampling.stop_token_ids, *backend.info.eos_token_ids, *renderer.turn_ends)
         return msgspec.structs.replace(
             sampling,
             max_tokens=max_tokens,
             stop_token_ids=tuple(dict.fromkeys(token for token in stops if token >= 0)),
-            seed=None if sampling.seed is None else sampling.seed + self._at.replies,
+            seed=None if sampling.seed is None else sampling.seed + self._at.replies + stream.index * _SEEDS,
         )
 
     async def _with_renderer(self, work: Callable[[AnyRenderer], Awaitable[T]]) -> tuple[T, AnyRenderer, RenderedFor]:
