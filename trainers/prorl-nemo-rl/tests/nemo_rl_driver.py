@@ -99,7 +99,7 @@ def main() -> None:
             out = {
                 "signature": environment_class().__name__,
                 "ours": through_our_actor(here, [row(0), row(1), row(2, broken=True)], tokenizer),
-                "theirs": asyncio.run(through_their_actor(here, [row(0)], tokenizer)),
+                "theirs": asyncio.run(through_their_actor(here, [row(0), row(2, broken=True)], tokenizer)),
                 "prompts": [request.prompt_ids for request in here.engine.requests],
             }
         ray.shutdown()

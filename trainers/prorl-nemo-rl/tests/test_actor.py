@@ -49,6 +49,14 @@ async def test_a_broken_rollout_is_masked_and_breaks_no_other(kind, setting, mak
     assert whole["full_result"]["instance_config"] == {"mask_sample": False}
 
 
+async def test_batches_may_run_at_once(setting, make_row):
+    environment = BatchEnvironment(config(await asyncio.to_thread(setting)))
+    rows = [make_row(0), make_row(1)]
+    found = await asyncio.gather(*(environment.run_rollouts(rows, None, "timing/rollout") for _ in range(3)))
+    await environment.shutdown()
+    assert [[each["full_result"]["reward"] for each in results] for results, _ in found] == [[1.0, 1.0]] * 3
+
+
 async def test_who_stops_listening_cancels_the_rest(setting, make_row, until):
     scene = await asyncio.to_thread(setting)
     environment = StreamingEnvironment(config(scene))

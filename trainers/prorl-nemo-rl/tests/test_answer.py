@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prorl.wire.certificate import certify
 from prorl.wire.results import RolloutResult
@@ -80,6 +82,25 @@ def test_the_main_agents_longest_segment_is_trained_on_and_the_rest_counted():
     found, log = of(finished(segments, turns))
     assert [message["token_ids"] for message in log] == [[20], [21, 22]]
     assert (found["segments_dropped"], found["tokens_dropped"]) == (2, 4)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["assistant", "tool", "user"]), st.integers(0, 4)), max_size=12))
+def test_every_token_keeps_its_place(parts):
+    """Whatever the turns: the log is the stream up to its last sampled token, and the mask says whose."""
+    turns, mask = [turn("prompt", 0, 2)], [0, 0]
+    for role, length in parts:
+        turns.append(turn(role, len(mask), len(mask) + length))
+        mask += [int(role == "assistant")] * length
+    found, log = of(finished([segment(mask)], turns))
+    if 1 not in mask:
+        assert found["instance_config"] == {"mask_sample": True}
+        return
+    end = len(mask) - mask[::-1].index(1)
+    assert [token for message in log for token in message["token_ids"]] == list(range(10, 10 + end))
+    assert [int(message["role"] == "assistant") for message in log for _ in message["token_ids"]] == mask[:end]
+    sampled = [logprob for message in log for logprob in message.get("generation_logprobs", [])]
+    assert sampled == [-0.5 - place for place, bit in enumerate(mask) if bit]
+    assert found["instance_config"] == {"mask_sample": False}
 
 
 def test_a_call_that_was_understood_is_a_call_and_thinking_is_apart():

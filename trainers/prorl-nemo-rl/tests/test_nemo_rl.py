@@ -49,6 +49,7 @@ def test_their_own_code_takes_what_we_give(checkout: Path | None) -> None:
     assert ours["metrics"]["prorl_agent/masked/mean"] == pytest.approx(1 / 3)
     assert ours["metrics"]["gen_tokens_per_sample/mean"] > 0
 
-    for theirs, same in out["theirs"]:
-        flags = ("is_invalid_tool_call", "has_malformed_thinking")  # 0.6 has none
-        assert theirs == [{k: v for k, v in each.items() if k in theirs[1] or k not in flags} for each in same]
+    flags = ("is_invalid_tool_call", "has_malformed_thinking")  # 0.6 has none
+    (theirs, same), (masked, _) = out["theirs"]
+    assert theirs == [{k: v for k, v in each.items() if k in theirs[1] or k not in flags} for each in same]
+    assert [each["token_ids"] for each in masked] == [[0], [0]]  # it does not give the batch up

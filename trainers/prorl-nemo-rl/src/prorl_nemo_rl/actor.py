@@ -33,6 +33,7 @@ class _Environment:
         self._settings = msgspec.convert(config["rollouts"], RolloutSettings)
         self._policy = Policy(base_urls=list(config["base_urls"]), model=config["model_name"])
         self._rollouts: Rollouts | None = None
+        self._opening = asyncio.Lock()
 
     async def set_tokenizer(self, tokenizer: Any) -> None:
         """Tokens need none: they come from the engine."""
@@ -51,15 +52,19 @@ class _Environment:
     def global_post_process_and_metrics(self, batch: Any) -> Any:
         raise NotImplementedError("rollouts run whole, in the rollout service: run_rollouts")
 
+    async def _open(self) -> Rollouts:
+        async with self._opening:
+            if self._rollouts is None:
+                self._rollouts = await Rollouts(self._settings, self._policy).__aenter__()
+            return self._rollouts
+
     async def _results(
         self, rows: list[Row], prefix: str
     ) -> AsyncIterator[tuple[int, Result, dict[str, float] | None]]:
         """As they end; the last one carries the timing. Leaving early cancels the rest."""
-        if self._rollouts is None:
-            self._rollouts = Rollouts(self._settings, self._policy)
-            await self._rollouts.__aenter__()
+        rollouts = await self._open()
         start, converting = time.monotonic(), 0.0
-        tasks = {asyncio.create_task(self._rollouts.run(row)): row for row in rows}
+        tasks = {asyncio.create_task(rollouts.run(row)): row for row in rows}
         waiting = set(tasks)
         try:
             while waiting:
@@ -67,7 +72,7 @@ class _Environment:
                 for task in done:
                     rollout, began = task.result(), time.monotonic()
                     row = tasks.pop(task)
-                    found = answer(row, rollout, self._rollouts.rules)
+                    found = answer(row, rollout, rollouts.rules)
                     result = result_of(found)
                     converting += time.monotonic() - began
                     timing = None if tasks else _timing(prefix, time.monotonic() - start, converting)
