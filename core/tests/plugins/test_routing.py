@@ -85,6 +85,6 @@ def test_a_failed_plugins_name_never_falls_through_to_anothers_prefix(discovered
 
 
 def test_tools_by_name_or_alias(registry):
-    assert registry.tool("lookup") is registry.tool("search") is registry.tool("web-search")
+    assert registry.tool("lookup") is registry.tool("good-lookup") is registry.tool("look-up")
     with pytest.raises(ConfigError, match=r"'nosuch'.*known: lookup"):
         registry.tool("nosuch")

@@ -38,7 +38,7 @@ def prorl_agent_handlers():
 
 @hookimpl
 def prorl_tool_backends():
-    return [ToolRecord(name="lookup", factory=dict, summary="never called", aliases=("search", "web-search"))]
+    return [ToolRecord(name="lookup", factory=dict, summary="never called", aliases=("good-lookup", "look-up"))]
 
 
 @hookimpl
