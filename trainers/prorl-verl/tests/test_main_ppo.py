@@ -1,8 +1,8 @@
-"""``python -m verl.trainer.main_ppo`` itself: GRPO on the lookup task of ``core/examples/rl`` with the real server, real
-sandboxes, real gradient steps, and new weights in the engine before every step.
+"""``python -m verl.trainer.main_ppo`` itself: GRPO on the lookup task of ``core/examples/rl``, with the real server,
+real sandboxes, real gradient steps, and new weights in the engine before every step.
 
-Minutes long, so it is marked slow (``tox run -e verl-slow``). ``PRORL_LOOKUP_MODEL`` may name a warm-started model, else
-one is made first; ``PRORL_VERL_STEPS`` says how many steps (12).
+Minutes long, so marked slow (``tox run -e verl-slow``). ``PRORL_LOOKUP_MODEL`` may name a warm-started model, else one
+is made first; ``PRORL_VERL_STEPS`` says how many steps (12).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def train(url: str, model: Path, folder: Path, *overrides: str, steps: int = STE
         f"{actor}.use_torch_compile=false",
         f"{actor}.fsdp_config.use_torch_compile=false",
         f"{actor}.fsdp_config.model_dtype=fp32",
-        f"{actor}.fsdp_config.dtype=float32",
+        f"+{actor}.fsdp_config.mixed_precision={{param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}}",
         f"{rollout}.name=hf",
         f"{rollout}.dtype=float32",
         f"{rollout}.n={SAMPLES}",
