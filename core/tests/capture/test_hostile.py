@@ -8,6 +8,8 @@ import httpx
 import pytest
 
 from prorl.server.proxy import ROUTE
+from prorl.testing.scripted import ScriptedEngine
+from prorl.testing.scripted.chat import ChatSpeech
 from prorl.wire.soundness import check_result
 
 WORD = "word "
@@ -29,6 +31,19 @@ def test_prompts_that_do_not_fit_are_not_kept(house):
         assert len(job.door._streams._leading) == 1
     assert len(job.result.trajectory.segments) == 1
     assert job.metrics["context_overflows"] == 5
+
+
+def test_nor_where_only_the_engine_knows_how_long_they_are(house):
+    speech = ChatSpeech()
+    with ScriptedEngine(lambda _: "Hello", speech=speech, max_context=300) as engine, house(["never"]) as house:
+        house.lab.client.clear_llm_server()
+        house.lab.client.add_llm_server(engine.url)
+        with house.job() as job:
+            for number in range(5):
+                answer = ask(job, messages=[{"role": "user", "content": f"{number} " + WORD * 400}])
+                assert answer.json()["error"]["code"] == "context_length_exceeded"
+            assert ask(job).status_code == 200
+            assert len(job.door._trace._prompts) == 1
 
 
 def test_branches_that_come_to_nothing_are_one(house):

@@ -365,6 +365,20 @@ def test_texts(results, verify, tmp_path):
     assert [(each["line"], each["findings"][0]["code"]) for each in report["wrong"]] == [(2, "other_text")]
 
 
+def test_texts_of_engines_that_take_messages(results, verify, tmp_path):
+    """They give text as they see fit: without the calls, without thinking. Nobody lied."""
+    write_tokenizer(tmp_path / "tokenizer")
+    trajectory = results[1].trajectory
+    trajectory.tokenizer, trajectory.turns[1].text = None, ""
+    certified_anew(results[1])
+    status, out = verify(results, "--tokenizer", tmp_path / "tokenizer", "--json")
+    assert status == 0, out
+    assert json.loads(out)["texts"]["replies_not_compared"] == 2
+    status, out = verify(results[1:2], "--tokenizer", tmp_path / "tokenizer")
+    assert status == 1
+    assert "no text was compared" in out
+
+
 def test_an_engine_that_cannot_score(results, verify):
     if (reason := LlamaEngine.available()) is not None:
         pytest.skip(reason)

@@ -170,9 +170,10 @@ class Door:
         """Who waits hears of a failure; that nobody does is no news. Calls that fail cost an agent nothing, so nothing
         is kept of them."""
         self._samples.discard(task)
-        if task.cancelled() or task.exception() is not None:
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:
             prompt.samples.remove(sample)
-            if not prompt.samples and prompt.place is None:
+            if not prompt.samples and (prompt.place is None or isinstance(error, ContextOverflow)):
                 self._trace.forget(prompt)
                 self._streams.forget(prompt)
 

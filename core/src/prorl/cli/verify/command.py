@@ -125,9 +125,12 @@ async def _ask(
         for name, check in checks.items():
             await _run(check.check, file, report, name)
             report.sections[name] = check.as_dict()
-        sampled, scoring = sum(report.policy_versions.values()), checks.get("engine")
-        if isinstance(scoring, Rescoring) and sampled and not scoring.compared:  # a file can name any version it likes
+        # A file can name any version it likes, and leave out the tokenizer's name.
+        sampled, scoring, texts = sum(report.policy_versions.values()), checks.get("engine"), checks.get("texts")
+        if isinstance(scoring, Rescoring) and sampled and not scoring.compared:
             report.unproved = f"the engine compared none of the {sampled} sampled tokens: it proves nothing here"
+        elif isinstance(texts, Texts) and texts.not_compared and not texts.replies:
+            report.unproved = "no text was compared: the engines took messages, and their texts are their own"
 
 
 async def _run(check: Check, file: Path, report: Report, name: str) -> None:

@@ -14,6 +14,7 @@ class Texts:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self.replies = 0
+        self.not_compared = 0
         self.drifted_replies = 0
         self.segments = 0
         self.drifted_segments = 0
@@ -22,6 +23,9 @@ class Texts:
         """Of a result whose structure is sound."""
         found: list[Finding] = []
         trajectory, tokenizer = result.trajectory, self._tokenizer
+        if trajectory.tokenizer is None:  # of an engine that takes messages: texts are as it gave them, calls taken out
+            self.not_compared += sum(turn.role == "assistant" for turn in trajectory.turns)
+            return []
         for number, turn in enumerate(trajectory.turns):
             if turn.role != "assistant":
                 continue
@@ -45,6 +49,7 @@ class Texts:
     def as_dict(self) -> dict[str, Any]:
         return {
             "replies": self.replies,
+            "replies_not_compared": self.not_compared,
             "replies_that_would_encode_otherwise": self.drifted_replies,
             "segments": self.segments,
             "segments_that_would_encode_otherwise": self.drifted_segments,
