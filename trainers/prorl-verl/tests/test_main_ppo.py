@@ -1,8 +1,8 @@
 """``python -m verl.trainer.main_ppo`` itself: GRPO on the lookup task of ``core/examples/rl``, with the real server,
 real sandboxes, real gradient steps, and new weights in the engine before every step.
 
-Minutes long, so marked slow (``tox run -e verl-slow``). ``PRORL_LOOKUP_MODEL`` may name a warm-started model, else one
-is made first; ``PRORL_VERL_STEPS`` says how many steps (12).
+Minutes long, so marked slow (``tox run -e verl-slow``). ``PRORL_LOOKUP_CACHE`` may name a folder where the warm-started
+model is kept, ``PRORL_VERL_STEPS`` says how many steps (12).
 """
 
 from __future__ import annotations
@@ -31,11 +31,6 @@ from prorl_lookup.warmstart import warm_model  # noqa: E402
 HERE = Path(__file__).parent
 STEPS = int(os.environ.get("PRORL_VERL_STEPS", "12"))
 PROMPTS, SAMPLES = 10, 8
-
-
-def model_folder(tmp_path: Path) -> Path:
-    given = os.environ.get("PRORL_LOOKUP_MODEL")
-    return Path(given) if given else warm_model(tmp_path)
 
 
 def write_rows(path: Path, seed: int, count: int) -> None:
@@ -140,7 +135,7 @@ def train(url: str, model: Path, folder: Path, *overrides: str, steps: int = STE
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_verl_learns_from_the_service(tmp_path):
-    model = model_folder(tmp_path)
+    model = warm_model(Path(os.environ.get("PRORL_LOOKUP_CACHE") or tmp_path))
     with (
         RunningServer(
             parse_settings({"server": {"port": 0}, "pipeline": {"init_workers": 8, "run_workers": 64}}), discover()
