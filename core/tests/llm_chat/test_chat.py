@@ -1,11 +1,13 @@
 """The session itself: budgets, stops, seeds, order of calls, and what must never be mended in silence."""
 
 import asyncio
+import math
 
 import msgspec
 import pytest
 
 from prorl.api import ContextOverflow, Message, ModelFault, TaskFault, ToolSchema
+from prorl.llm.chat.session import ChatSession
 from prorl.llm.dialects.chat_shapes import Call, Function, SaidMessage
 from prorl.llm.rendering.cache import RendererCache
 from prorl.llm.rendering.renderer import Renderer
@@ -192,6 +194,22 @@ async def test_large_prompts_are_encoded_one_at_a_time(kit):
     both = await asyncio.gather(*(renderer.prompt(large, now=kit.now) for _ in range(3)))
     assert most == 1
     assert len({len(each.ids) for each in both}) == 1
+
+
+async def test_what_cannot_travel_does_not_reach_the_trajectory(kit):
+    """A result that cannot be encoded, or read again, would be a lost job."""
+    chat = ChatSession(kit.chat(kit.lease("chatml", *[await kit.said("ok", "<|im_end|>")] * 2))._setup, agent="a\udc80")
+    await chat.open([Message(role="user", content="\udcff")])
+    await chat.reply()
+    with pytest.raises(TaskFault, match="milliseconds, not nan"):
+        await chat.observe([USER], ms=math.nan)
+    await chat.observe([Message(role="tool", name="ls\udcff", content="file\udcff.txt")])
+    await chat.reply()
+    chat.note("odd: \udcff")
+    trajectory = chat.trajectory()
+    assert msgspec.json.decode(msgspec.json.encode(trajectory), type=Trajectory) == trajectory
+    assert "\ufffd.txt" in trajectory.turns[2].text
+    assert [message.content for message in chat.messages if message.role != "assistant"] == ["\ufffd", "file\ufffd.txt"]
 
 
 async def test_order_of_calls(kit):

@@ -12,9 +12,18 @@ from collections.abc import Sequence
 import msgspec
 
 from prorl.api.llm import Message
+from prorl.llm.rendering.scaffold import clean
 
 KEPT = "history: the chat template would have rewritten earlier turns; the stream keeps them as they were sampled"
 REWRITTEN = "history: the chat template rewrites earlier turns"
+
+
+def sound(messages: Sequence[Message]) -> list[Message]:
+    """As they can travel, whatever a tool or a handler has put into them."""
+    return [
+        msgspec.structs.replace(each, content=clean(each.content), name=each.name and clean(each.name))
+        for each in messages
+    ]
 
 
 def joined(messages: Sequence[Message]) -> list[Message]:

@@ -20,6 +20,7 @@ import msgspec
 
 from prorl.api.errors import ModelFault
 from prorl.api.llm import Generation
+from prorl.llm.rendering.scaffold import clean
 from prorl.llm.rendering.source import RenderedRole, Source
 from prorl.wire.certificate import SCHEME, START, Part, link, packed_tokens, seal
 from prorl.wire.sampling import SamplingParams
@@ -40,7 +41,7 @@ class Ledger:
         self._links = [START]
 
     def note(self, text: str) -> None:
-        self._notes.append(text)
+        self._notes.append(clean(text))
 
     def not_trainable(self, why: str) -> None:
         """Tokens or logprobs of this trajectory did not come from an engine."""

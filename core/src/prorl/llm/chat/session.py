@@ -7,6 +7,7 @@ server); a tokenizer may not, since the stream would have to be encoded again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -14,11 +15,12 @@ import msgspec
 
 from prorl.api.errors import ContextOverflow, ModelFault, TaskFault
 from prorl.api.llm import Conversation, Message, Reply, ToolSchema
-from prorl.llm.chat.history import KEPT, REWRITTEN, joined
+from prorl.llm.chat.history import KEPT, REWRITTEN, joined, sound
 from prorl.llm.chat.ledger import Stream
 from prorl.llm.chat.place import Bookmark, Place
 from prorl.llm.chat.setup import ChatSetup, SampledReply
 from prorl.llm.rendering.cache import AnyRenderer, RenderedFor, source_of
+from prorl.llm.rendering.scaffold import clean
 from prorl.llm.rendering.source import RenderedRole
 from prorl.llm.rendering.textual import Owed
 from prorl.llm.toolformats.reading import checked
@@ -35,7 +37,7 @@ class ChatSession:
 
     def __init__(self, setup: ChatSetup, *, agent: str = "") -> None:
         self._setup = setup
-        self._agent = agent
+        self._agent = clean(agent)
         self._tools: tuple[ToolSchema, ...] = ()
         self._messages: list[Message] = []
         self._stream: Stream | None = None
@@ -103,6 +105,9 @@ class ChatSession:
         stream, place = self._opened(), self._at
         if not place.may_observe:
             raise TaskFault("observe() comes after a reply(), once, with all messages", code="chat")
+        if not math.isfinite(ms):
+            raise TaskFault(f"observe() takes milliseconds, not {ms}", code="chat")
+        messages = sound(messages)
         rendered, renderer, backend = await self._with_renderer(
             lambda renderer: renderer.between(messages, previous_ended_with=place.last_id, now=self._setup.now)
         )
@@ -173,6 +178,7 @@ class ChatSession:
 
     async def _begin(self, messages: Sequence[Message], *, origin: SegmentOrigin, keep_free: int = 0) -> None:
         """A new segment, with a prompt of its own. Nothing has changed when ``keep_free`` tokens are not left."""
+        messages = sound(messages)
         rendered, renderer, backend = await self._with_renderer(
             lambda renderer: renderer.prompt(messages, self._tools, now=self._setup.now)
         )
@@ -193,7 +199,7 @@ class ChatSession:
             parent=self._stream,
             agent=self._agent,
         )
-        self._messages = list(messages)
+        self._messages = messages
         self._places = []
         self._at = Place(replies=self._at.replies)
         self._move(thinking=rendered.opens_thinking, may_reply=True, owed=owed)

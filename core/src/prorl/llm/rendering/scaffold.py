@@ -173,7 +173,7 @@ class Scaffolder:
                 ids += run.ids
                 text.append(run.text)
                 continue
-            filled = "".join(p if isinstance(p, str) else p.transform(_clean(bodies[p.index])) for p in run.pieces)
+            filled = "".join(p if isinstance(p, str) else p.transform(clean(bodies[p.index])) for p in run.pieces)
             ids += await self._tokenizer.encode(filled, special=False)
             text.append(filled)
         return ids, "".join(text)
@@ -215,8 +215,8 @@ class Scaffolder:
         return [Run(text, tuple(await self._tokenizer.encode(text, special=False)))]
 
 
-def _clean(body: str) -> str:
-    """Without lone surrogates, which no encoder takes (output that was not UTF-8)."""
+def clean(body: str) -> str:
+    """Without lone surrogates, which no encoder takes, JSON's neither (output that was not UTF-8, names of files)."""
     try:
         body.encode()
     except UnicodeEncodeError:
