@@ -3,6 +3,7 @@ tested with needs no GPU and no vLLM, and every logprob is the policy's own."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,42 @@ def bench(model_folder: Path) -> Iterator[Bench]:
     record = HandlerRecord(name="letters", factory=lambda: handler, summary="letters", settings=AgentSettings)
     with Lab(policy, handlers=[record]) as lab:
         yield Bench(lab, policy)
+
+
+class DirectWeights:
+    """Into the engine of these tests, by TRL's protocol."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench, self.version = bench, 0
+        self.history: dict[int, dict[str, torch.Tensor]] = {}
+
+    def init_weight_transfer(self) -> None: ...
+
+    def pause(self) -> None:
+        self.bench.hold()
+
+    def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
+        self.version += 1
+        self.history[self.version] = {name: tensor.clone() for name, tensor in iterator}
+        self.bench.load(self.history[self.version], str(self.version))
+
+    def resume(self) -> None:
+        self.bench.release(str(self.version))
+
+    def destroy(self) -> None: ...
+
+
+@pytest.fixture
+def direct_weights(bench: Bench) -> DirectWeights:
+    return DirectWeights(bench)
+
+
+@pytest.fixture
+def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(__file__).with_name("on_cpu.py")  # test folders are not importable
+    spec = importlib.util.spec_from_file_location("on_cpu", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.without_gpu(monkeypatch)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -187,32 +185,8 @@ def test_stopping_at_once(bench, start):
     start(prompts()).stop()
 
 
-class Weights:
-    """Into the engine of these tests, by TRL's protocol."""
-
-    def __init__(self, bench) -> None:
-        self.bench, self.version = bench, 0
-        self.history: dict[int, dict[str, torch.Tensor]] = {}
-
-    def init_weight_transfer(self) -> None: ...
-
-    def pause(self) -> None:
-        self.bench.hold()
-
-    def send_weights(self, iterator) -> None:
-        self.version += 1
-        self.history[self.version] = {name: tensor.clone() for name, tensor in iterator}
-        self.bench.load(self.history[self.version], str(self.version))
-
-    def resume(self) -> None:
-        self.bench.release(str(self.version))
-
-    def destroy(self) -> None: ...
-
-
 @pytest.mark.parametrize("staleness", [0, 2])
-def test_async_grpo_learns(bench, model_folder, tmp_path, monkeypatch, staleness):
-    _on_cpu().without_gpu(monkeypatch)
+def test_async_grpo_learns(bench, model_folder, tmp_path, monkeypatch, without_gpu, direct_weights, staleness):
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     args = AsyncGRPOConfig(
         output_dir=str(tmp_path),
@@ -233,7 +207,7 @@ def test_async_grpo_learns(bench, model_folder, tmp_path, monkeypatch, staleness
     worker = RolloutServiceWorker(
         bench.url, prompts(turns=2), samples=4, in_flight=16, max_staleness=staleness, buffer=16, scale="none"
     )
-    seen, weights = [], Weights(bench)
+    seen, weights = [], direct_weights
     put = worker.rollout_buffer.put_nowait
     monkeypatch.setattr(worker.rollout_buffer, "put_nowait", lambda row: (put(row), seen.append(row))[0])
     trainer = AsyncGRPOTrainer(
@@ -270,12 +244,3 @@ def assert_exact(samples, history, model_folder):
             best[1:] = np.minimum(best[1:], np.abs(own - sample.old_log_probs[1:]))
     for sample, best in zip(samples, closest, strict=True):
         assert best[sample.completion_mask == 1].max() < 1e-4
-
-
-def _on_cpu() -> Any:
-    spec = importlib.util.spec_from_file_location("on_cpu", Path(__file__).with_name("on_cpu.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
