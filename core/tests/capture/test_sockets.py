@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlparse
 
 import httpx
 import pytest
@@ -44,6 +45,33 @@ def test_it_leads_to_the_one_job_and_is_gone_with_it(house, open_socket):
                 assert client.post("/cancel", json={"all": True}).status_code == 404
         assert not path.parent.parent.exists()
     assert (job.result.error, other.result.error) == (None, None)
+
+
+@pytest.mark.parametrize("where", ["the job's socket", "the server"])
+@pytest.mark.parametrize(
+    "endless",
+    [b"GET /", b"GET / HTTP/1.1\r\nx: ", b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\nx: "],
+    ids=["line", "header", "trailer"],
+)
+def test_a_head_without_end_is_cut_off(house, open_socket, endless, where):
+    """Nobody has been asked for a key by then, and all of it would be kept in memory."""
+    with house(lambda request: "Hello.") as house, house.job() as job:
+        url = urlparse(house.lab.url)
+        if where == "the server":
+            connection = socket.create_connection((url.hostname, url.port))
+        else:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.connect(str(open_socket(house, job)))
+        with connection:
+            connection.settimeout(30)
+            connection.sendall(endless)
+            with pytest.raises(OSError, match=r"reset|Broken pipe"):
+                connection.sendall(b"a" * 64_000_000)
+        body = {"messages": [{"role": "user", "content": "word " * 200_000}]}
+        answer = httpx.post(
+            f"{job.url}/v1/messages/count_tokens", json=body, headers={"x-api-key": job.key}, timeout=60
+        )
+        assert answer.status_code == 200, "a long body is none"
 
 
 def test_connections_are_bounded(house, open_socket):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import re
 from collections.abc import AsyncIterator
@@ -202,10 +203,15 @@ def _marks(headers: dict[str, str]) -> Marks:
     return Marks(
         retry=count.isdecimal() and int(count) > 0,
         first=count == "0",
-        idempotency_key=headers.get("idempotency-key") or None,
+        idempotency_key=_short(headers.get("idempotency-key")),
         sample=headers.get("x-prorl-sample", "")[:200],
         agent=headers.get("x-prorl-agent", "")[:200],
     )
+
+
+def _short(key: str | None) -> str | None:
+    """A client may send as many keys as it likes, of any length, and all are kept."""
+    return hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key else None
 
 
 def _refusal(error: BaseException, door: Door | None) -> Refusal:

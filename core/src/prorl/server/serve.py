@@ -27,6 +27,7 @@ from litestar import Litestar
 from prorl.api.errors import ConfigError
 from prorl.plugins.registry import Registry
 from prorl.server.app import create_app
+from prorl.server.heads import BoundedHead
 from prorl.server.service import Service
 from prorl.server.settings import Settings
 
@@ -182,7 +183,7 @@ def _prepare(
     service.doors.url = settings.server.url or url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=BoundedHead,
         ws="none",
         lifespan="on",
         access_log=False,

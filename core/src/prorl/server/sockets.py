@@ -15,13 +15,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from prorl.api.errors import SandboxFault
 from prorl.capture.door import Door
 from prorl.capture.doors import Doors
 from prorl.sandbox.inside import tree
+from prorl.server.heads import BoundedHead
 from prorl.server.proxy import Proxy
 
 NAME = "socket"
@@ -85,7 +85,7 @@ class Sockets:
         return path, close
 
 
-class _Bounded(HttpToolsProtocol):
+class _Bounded(BoundedHead):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS:
