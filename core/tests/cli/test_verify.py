@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from prorl.agent import AgentSettings, ToolAgentHandler
 from prorl.api import ConfigError, HandlerRecord, Message, ModelFault
 from prorl.cli.verify import command
+from prorl.cli.verify.rescoring import Rescoring
 from prorl.testing.bytebpe import build_tokenizer, write_tokenizer
 from prorl.testing.engines import LlamaEngine
 from prorl.testing.httpd import json_response
@@ -324,6 +325,20 @@ def test_replies_that_cannot_be_compared(results, verify, engine):
     assert status == 0
     assert set(report["tokens_not_compared"]) == {"sampled with top_p", "temperature 0.5"}
     assert report["tokens_compared"] == sum(results[2].trajectory.segments[0].loss_mask)
+
+
+@pytest.mark.parametrize("said", [None, float("nan"), float("-inf")])
+async def test_an_engine_that_says_nothing_of_a_token(results, said):
+    """A dialect of a plugin may answer with anything; that nothing is larger than NaN must not pass for agreement."""
+
+    class Silent:
+        async def score(self, ids, *, temperature=1.0):
+            return [None, *[said] * (len(ids) - 1)]
+
+    check = Rescoring(Silent(), version="1", tolerance=0.01, max_context=4096)
+    found = await check.check(results[0])
+    assert [finding.code for finding in found] == ["other_logprob"] * 2
+    assert check.compared == 0
 
 
 def test_why_replies_are_not_compared(results, verify, engine):

@@ -7,6 +7,7 @@ that it can compute again. Everything else is counted, with the reason.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -151,8 +152,11 @@ class Rescoring:
         worst: Gap | None = None
         for place in range(reply.turn.start, reply.turn.end):
             recorded, engine = segment.logprobs[place], scored[place]
-            if recorded is None or engine is None:
+            if recorded is None:
                 continue  # the structure's checks have said so
+            if engine is None or not math.isfinite(engine):
+                yield _finding(reply, f"token {place - reply.turn.start}: the engine has no logprob of it ({engine})")
+                return
             size = abs(recorded - engine)
             self.compared += 1
             self._sum += size
