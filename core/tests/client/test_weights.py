@@ -70,6 +70,11 @@ def test_in_order_and_by_name(engine, server, reload, tmp_path):
         assert registered(server) == {engine.url: version}
 
 
+def test_closing_twice(reload):
+    reload.close()
+    reload.close()
+
+
 def test_while_weights_are_loaded_nobody_is_sent_there(engine, server, reload, tmp_path):
     reload.publish(tmp_path, "step-1")
     reload.hold()

@@ -52,7 +52,9 @@ class FolderReload:
         self.close()
 
     def close(self) -> None:
-        for server in self._servers:
+        """Twice does no harm: a trainer closes what it was given."""
+        servers, self._servers = self._servers, []
+        for server in servers:
             server.close()
         self._http.close()
 

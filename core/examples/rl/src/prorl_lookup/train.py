@@ -17,6 +17,7 @@ import hashlib
 import itertools
 import json
 import platform
+import shutil
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -66,9 +67,17 @@ async def collect(url: str, todo: list[Prompt], samples: int, step: int) -> list
 
 
 def train(
-    *, seed: int, steps: int, cache: Path, prompts_per_step: int = 10, samples: int = 8, lr: float = 5e-4
+    *,
+    seed: int,
+    steps: int,
+    cache: Path,
+    prompts_per_step: int = 10,
+    samples: int = 8,
+    lr: float = 5e-4,
+    save: Path | None = None,
 ) -> dict[str, Any]:
-    """The run's record: what was set, versions, and one entry per step. Raises :class:`NotExact`."""
+    """The run's record: what was set, versions, and one entry per step. ``save`` is a folder for the trained model.
+    Raises :class:`NotExact`."""
     folder = warm_model(cache)
     model = AutoModelForCausalLM.from_pretrained(folder)
     pad_id = model.config.pad_token_id
@@ -122,6 +131,9 @@ def train(
                 flush=True,
             )
     record["wall_s"] = round(time.monotonic() - began, 1)
+    if save is not None:
+        shutil.copytree(folder, save, dirs_exist_ok=True)  # the tokenizer
+        model.save_pretrained(save)
     return record
 
 
@@ -146,6 +158,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "prorl-lookup")
     parser.add_argument("--threads", type=int, default=1, help="of torch in the trainer")
     parser.add_argument("--out", type=Path, help="where the run's record goes, as JSON")
+    parser.add_argument("--save", type=Path, help="a folder for the trained model")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     disable_progress_bar()  # one per saved model otherwise
@@ -156,6 +169,7 @@ def main() -> None:
         prompts_per_step=given.prompts,
         samples=given.samples,
         lr=given.lr,
+        save=given.save,
     )
     if given.out is not None:
         given.out.write_text(json.dumps(record, indent=1) + "\n")
