@@ -19,6 +19,8 @@ from prorl.testing.lab import Lab
 from prorl.testing.scripted import ScriptedReply, ScriptedRequest
 from prorl.wire import BackendSpec
 
+torch.set_num_threads(1)  # they wait for one another by spinning: on a machine that others use too, more are slower
+
 
 class Letters(ToolAgentHandler):
     """Rewarded is the share of small letters in what is said, which even a random model can learn. A row may ask for

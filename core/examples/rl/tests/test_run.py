@@ -23,5 +23,5 @@ def test_a_short_run_is_exact_and_learns(tmp_path):
     assert len(steps) == STEPS
     assert max(entry["ratio_off"] for entry in steps) < EXACT
     assert len({entry["reward"] for entry in steps}) > 1
-    # Seeds 0, 1 and 2 rise by 0.2 and more; a policy that does not learn stays within 0.05.
+    # Recorded runs rise by 0.3 here; the noise of the difference is 0.03.
     assert rise(record, 5) > 0.1
