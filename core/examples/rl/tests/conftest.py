@@ -1,4 +1,4 @@
-"""torch's threads wait for one another by spinning: on a machine that others use too, more than one is slower by far."""
+"""torch's threads wait for one another by spinning: where others are at work, too, more than one is slower by far."""
 
 import torch
 
