@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +17,9 @@ from omegaconf import OmegaConf
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
+from prorl.client import BlockingClient
 from prorl.llm.dialects.vllm import Vllm
+from prorl.testing.scripted import ScriptedEngine
 from prorl.wire import SamplingParams
 from prorl.wire.trajectory import VersionSpan
 from prorl_verl.agent_loop import RolloutServiceAgentLoop
@@ -240,8 +245,8 @@ async def test_a_caller_who_hangs_up_ends_the_sampling():
 
 
 def test_job_ids_are_never_used_twice():
-    desk = Desk(gateway(Pieces()), fleet=None)
-    other = Desk(gateway(Pieces()), fleet=None)
+    desk = Desk(gateway(Pieces()), fleet=None, leaving=None)
+    other = Desk(gateway(Pieces()), fleet=None, leaving=None)
     ids = [desk.job_id("uid", 0), desk.job_id("uid", 0), other.job_id("uid", 0)]
     assert len(set(ids)) == 3
     assert all(job_id.startswith("uid_0.") for job_id in ids)
@@ -273,3 +278,28 @@ def test_the_class_takes_what_verl_passes():
         urls=["http://127.0.0.1:9"],
     )
     assert callable(loop.run)
+
+
+def test_a_worker_that_is_killed_takes_its_gateway_along(service, tmp_path):
+    """As Ray does it: SIGKILL, with no time to say anything."""
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        "import sys, time\n"
+        "from prorl_verl.farewell import promise\n"
+        "leaving = promise(sys.argv[1], sys.argv[2:])\n"
+        "leaving.wait()\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with ScriptedEngine(lambda _: "yes") as engine, BlockingClient(service.url) as client:
+        client.add_llm_server(engine.url)
+        command = [sys.executable, str(worker), engine.url, service.url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout.readline() == b"ready\n"
+            assert [backend.url for backend in client.status().pool.backends] == [engine.url]
+            process.kill()
+        for _ in range(600):
+            if not client.status().pool.backends:
+                return
+            time.sleep(0.1)
+    pytest.fail("the gateway is still registered")

@@ -8,21 +8,20 @@ client, so there is one of each per worker, for as long as the worker lives.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import ipaddress
 import itertools
 import uuid
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import IO, Any, Self
 from urllib.parse import urlsplit
 
-import httpx
 import msgspec
 import ray
 
 from prorl.client import Fleet, FleetSettings
 from prorl.wire import BackendSpec
+from prorl_verl.farewell import promise
 from prorl_verl.gateway import Gateway
 from prorl_verl.options import Options
 
@@ -69,12 +68,12 @@ class Shared:
 
 
 class Desk:
-    def __init__(self, gateway: Gateway, fleet: Fleet) -> None:
+    def __init__(self, gateway: Gateway, fleet: Fleet, leaving: IO[bytes] | None) -> None:
         self.fleet = fleet
+        self._leaving = leaving  # open for as long as the worker lives
         self._gateway = gateway
         self._name = uuid.uuid4().hex[:8]
         self._serial = itertools.count()
-        self._leave: Any = None
 
     @classmethod
     async def of(cls, engines: Any, options: Options, config: Any, ends: list[int]) -> Desk:
@@ -114,9 +113,9 @@ class Desk:
             await fleet.close()
             await gateway.stop()
             raise
-        desk = cls(gateway, fleet)
-        desk._leave = atexit.register(_unregister, options.urls, url)
-        return desk
+        leaving = promise(url, options.urls)
+        await asyncio.to_thread(leaving.wait)  # it has become a process of its own
+        return cls(gateway, fleet, leaving.stdin)
 
     def job_id(self, uid: str, session_id: object) -> str:
         """Never the same twice: a trainer that goes on from a checkpoint hands out its old uids again, and must not get
@@ -124,10 +123,11 @@ class Desk:
         return f"{uid}_{session_id}.{self._name}{next(self._serial)}"
 
     async def close(self) -> None:
-        atexit.unregister(self._leave)
         await self.fleet.clear_llm_server()
         await self.fleet.close()
         await self._gateway.stop()
+        if self._leaving is not None:
+            self._leaving.close()
 
 
 def _host_for(urls: tuple[str, ...]) -> str:
@@ -143,10 +143,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _unregister(urls: tuple[str, ...], gateway: str) -> None:
-    """A server that does not hear it will find the gateway silent, and set it aside."""
-    for url in urls:
-        with contextlib.suppress(httpx.HTTPError):
-            httpx.post(f"{url}/clear_llm_server", json={"urls": [gateway]}, timeout=2.0, trust_env=False)
