@@ -144,7 +144,7 @@ def test_verl_learns_from_the_service(tmp_path):
         BlockingClient(server.url) as client,
     ):
         metrics = train(server.url, model, tmp_path)
-        for _ in range(300):
+        for _ in range(600):
             if not (left := client.status().pool.backends):
                 break
             time.sleep(0.1)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import relay
 from relay import PROMPT, RESPONSE
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
@@ -95,3 +96,19 @@ async def test_the_tokens_are_those_of_the_engine(generate, engines, model):
         assert sampling["temperature"] == 1.0
         assert sampling["logprobs"] is True
     assert ray.is_initialized()
+
+
+async def test_a_failed_rollout_is_a_row_that_trains_nothing(generate):
+    relay.Relay.groups.clear()
+    output = await generate(rows(1, 4, broken=1), attempts=1)
+    masked = output.non_tensor_batch["masked"]
+    assert sorted(masked) == [0.0, 0.0, 0.0, 1.0]
+    (row,) = np.flatnonzero(masked)
+    assert output.batch["response_mask"][row].sum() == 0
+    assert output.batch["rm_scores"][row].sum() == 0
+
+
+async def test_of_several_segments_the_last_one_is_the_row(generate):
+    output = await generate(rows(1, 2, forks=True))
+    assert list(output.non_tensor_batch["segments_dropped"]) == [1.0, 1.0]
+    assert (output.batch["response_mask"].sum(1) > 0).all()
