@@ -82,6 +82,10 @@ class Reply(NamedTuple):
     drip: threading.Event | None = None
 
 
+class ManyAtOnce(ThreadingHTTPServer):
+    request_queue_size = 128  # of 5, the default, some of many at once are reset on a busy machine
+
+
 class Peer:
     """A service of the net, on this machine: plays replies in order, the last one for good; remembers what it heard."""
 
@@ -122,7 +126,7 @@ class Peer:
             def log_message(self, *_):
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ManyAtOnce(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.port = self._server.server_port
         self.url = f"http://127.0.0.1:{self.port}"
