@@ -39,6 +39,7 @@ class Gates:
     """Where the rollouts stand, and how far they may go: turn ``t`` begins when gate ``t`` is open."""
 
     def __init__(self) -> None:
+        self.tokens = 24
         self.reached: Counter[int] = Counter()
         self._open = [threading.Event() for _ in range(TURNS)]
 
@@ -70,7 +71,7 @@ class Talk(AgentHandler):
             if turn:
                 await chat.observe([Message(role="tool", name="look", content=f"{turn} {TEXT}")])
             await self.gates.pass_through(turn)
-            await chat.reply(max_tokens=24)
+            await chat.reply(max_tokens=self.gates.tokens)
         return {}
 
     async def eval(self, job: Job) -> dict[str, Any]:
@@ -192,14 +193,25 @@ async def test_new_weights_under_running_rollouts(vllm, weights, run):
         assert sum(strange) / len(strange) > 0.1
 
 
+async def sampled_so_far(vllm: VllmEngine, client: httpx.AsyncClient) -> float:
+    lines = (await client.get(f"{vllm.url}/metrics")).text.splitlines()
+    counts = [line.rpartition(" ")[2] for line in lines if line.startswith("vllm:generation_tokens_total{")]
+    return sum(map(float, counts))
+
+
 async def test_new_weights_within_replies(vllm, weights, run, client):
     """Pause, load, resume, with replies half sampled: they go on, and say token by token under which weights."""
     await weights.load("step-1")
     await run.server.add_llm_server(BackendSpec(url=vllm.url, policy_version="step-1"))
     run.submit(range(ROLLOUTS))
-    run.gates.open(0, 1)
+    run.gates.open(0)
     await run.gates.wait_for(1)
+    before, run.gates.tokens = await sampled_so_far(vllm, client), 200
+    run.gates.open(1)
+    while await sampled_so_far(vllm, client) < before + 4 * ROLLOUTS:  # noqa: ASYNC110 - another process counts
+        await asyncio.sleep(0.02)
     await weights.load("step-2", running=True)
+    run.gates.tokens = 24
     run.gates.open(2, 3)
     results = await run.results()
     mixed = 0
