@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prorl.client import ClientError, CollectorSettings, GroupCollector, Prompt, ServerUnreachable, Stalled
+from prorl.client import Attempt, ClientError, CollectorSettings, GroupCollector, Prompt, ServerUnreachable, Stalled
+from prorl.client.roster import Roster
 from prorl.testing.virtualtime import WaitsForEver, virtual_run
 from prorl.wire import CancelReply, JobRequest, RolloutError, RolloutResult
 
@@ -158,6 +159,19 @@ def test_old_samples_are_rolled_out_anew():
             check(second, service, samples=2, max_lag=0)
 
     virtual_run(main())
+
+
+def test_a_rollout_that_ends_while_the_step_moves_on_is_too_old_as_well():
+    roster = Roster(prompts(), CollectorSettings(samples=2, wanted=1, in_flight=2, max_lag=1))
+    place = roster.next_place()
+    roster.begin(2)
+    result = RolloutResult(job_id=place.job_id, status="completed", stage="eval", handler="h", reward=1.0)
+    roster.book(place, Attempt(job_id=place.job_id, step=0, result=result))
+    assert not place.group.kept
+    assert roster.batch.stale == 1
+    again = [roster.next_place() for _ in range(2)]
+    assert sorted(each.sample for each in again) == [0, 1], "it is rolled out anew"
+    assert {each.step for each in again} == {2}
 
 
 def test_carried_rollouts_go_on_while_the_trainer_trains():
@@ -311,7 +325,7 @@ OUTCOMES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=400)
 @given(
     outcomes=st.lists(OUTCOMES, min_size=1, max_size=12),
     seed=st.integers(0, 10**6),

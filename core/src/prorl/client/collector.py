@@ -83,7 +83,6 @@ class GroupCollector:
         try:
             self._roster.begin(step)
             late = [job for job, (place, _) in self._running.items() if place.step < self._roster.oldest_allowed]
-            self._roster.batch.stale += len(late)
             await self._cancel(late)
             await self._pump(self._settings.wanted)
             if not self._settings.carry:

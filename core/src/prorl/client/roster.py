@@ -107,7 +107,7 @@ class Roster:
         self._run_id = run_id or uuid.uuid4().hex[:8]
         self._serial = 0
         self._dry = False
-        self._started: set[Group] = set()
+        self._started: dict[Group, None] = {}  # a dict for its order: the same run goes the same way
         self._todo: deque[tuple[Group, int]] = deque()
         self._bad: list[Group] = []
         self._concluded = 0
@@ -138,6 +138,10 @@ class Roster:
         """An attempt has ended by itself."""
         self.batch.finished += 1
         group = place.group
+        if attempt.trainable and attempt.step < self.oldest_allowed:  # it ended while the step moved on
+            self.batch.stale += 1
+            self._todo.append((group, place.sample))
+            return
         if attempt.trainable:
             group.kept[place.sample] = attempt
         else:
@@ -153,6 +157,7 @@ class Roster:
     def put_back(self, place: Place) -> None:
         """An attempt was cancelled: no fault of its own, so it does not count as one."""
         self.batch.cancelled += 1
+        self.batch.stale += place.step < self.oldest_allowed
         self._todo.appendleft((place.group, place.sample))
 
     def begin(self, step: int) -> None:
@@ -166,7 +171,7 @@ class Roster:
                 self._todo.append((group, sample))
             if not group.ended and group in self.ready:
                 self.ready.remove(group)
-                self._started.add(group)
+                self._started[group] = None
 
     @property
     def oldest_allowed(self) -> int:
@@ -191,12 +196,12 @@ class Roster:
             return False
         self._serial += 1
         group = Group(f"{prompt.prompt_id}@{self._run_id}.{self._serial}", prompt, self._settings.samples)
-        self._started.add(group)
+        self._started[group] = None
         self._todo.extend((group, sample) for sample in range(group.size))
         return True
 
     def _conclude(self, group: Group) -> None:
-        self._started.remove(group)
+        del self._started[group]
         self._concluded += 1
         least = self._settings.samples if self._settings.min_samples is None else self._settings.min_samples
         if len(group.kept) < least:
