@@ -8,7 +8,6 @@ an emoji): those are asked for again, at the same place after the same tokens.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ import msgspec
 
 from prorl.api.errors import ConfigError, ModelFault
 from prorl.api.llm import Conversation, Dialect, EngineInfo, Generation, Tokenizer
-from prorl.llm.dialects.http import Endpoint
+from prorl.llm.dialects.http import Endpoint, reply_within
 from prorl.llm.dialects.models import Models, choose, owned_by
 from prorl.llm.dialects.remote_tokenizer import RemoteTokenizer
 from prorl.wire.sampling import SamplingParams
@@ -127,12 +126,9 @@ class LlamaCpp:
         timeout: float | None = None,
         conversation: Conversation | None = None,
     ) -> Generation:
-        try:
-            async with asyncio.timeout(timeout):
-                answer = await self._complete.post(_body(prompt_ids, sampling))
-                logprobs = await self._logprobs(prompt_ids, answer)
-        except TimeoutError:
-            raise ModelFault(f"{self._url} gave no reply in {timeout:g} s", code="timeout") from None
+        async with reply_within(timeout, self._url):
+            answer = await self._complete.post(_body(prompt_ids, sampling))
+            logprobs = await self._logprobs(prompt_ids, answer)
         if answer.tokens_evaluated != len(prompt_ids):
             raise ModelFault(
                 f"{self._url} read {answer.tokens_evaluated} tokens of a prompt of {len(prompt_ids)}",

@@ -11,7 +11,6 @@ a sampling that it has taken once is not what it refuses.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ import msgspec
 from prorl.api.errors import ConfigError, ModelFault
 from prorl.api.llm import Conversation, Dialect, EngineInfo, Generation, Tokenizer
 from prorl.llm.dialects.chat_shapes import Chatted, prompt_of, tokens_of
-from prorl.llm.dialects.http import Endpoint, Refused
+from prorl.llm.dialects.http import Endpoint, Refused, reply_within
 from prorl.llm.dialects.messages import chat_messages, chat_tools
 from prorl.llm.dialects.replies import finish_of, known, only, same_tokens
 from prorl.wire.sampling import SamplingParams
@@ -87,13 +86,10 @@ class NemoRl:
             **chat_tools(conversation.tools),
             **({"required_prefix_token_ids": list(prompt_ids[: conversation.prefix])} if conversation.prefix else {}),
         }
-        try:
-            async with asyncio.timeout(timeout):
-                answer = await self._ask({**rendered, **_sampling(sampling), "request_id": request_id}, sampling)
-                choice = only(answer.choices, self._url)
-                prompt = prompt_of(answer, choice) or (await self._tokenize.post(rendered)).tokens
-        except TimeoutError:
-            raise ModelFault(f"{self._url} gave no reply in {timeout:g} s", code="timeout") from None
+        async with reply_within(timeout, self._url):
+            answer = await self._ask({**rendered, **_sampling(sampling), "request_id": request_id}, sampling)
+            choice = only(answer.choices, self._url)
+            prompt = prompt_of(answer, choice) or (await self._tokenize.post(rendered)).tokens
         tokens = tokens_of(answer, choice)
         if tokens is None:
             raise ModelFault(f"{self._url} returned no token ids, or no logprobs", code="missing_logprobs")

@@ -11,7 +11,6 @@ its text is parsed here.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +21,7 @@ import msgspec
 from prorl.api.errors import ConfigError, ContextOverflow, ModelFault
 from prorl.api.llm import Conversation, Dialect, EngineInfo, Generation, Tokenizer
 from prorl.llm.dialects.chat_shapes import ChatChoice, Chatted, prompt_of, tokens_of
-from prorl.llm.dialects.http import Endpoint, Refused
+from prorl.llm.dialects.http import Endpoint, Refused, reply_within
 from prorl.llm.dialects.messages import chat_messages, chat_tools
 from prorl.llm.dialects.models import Models, choose, models_at
 from prorl.llm.dialects.replies import finish_of, is_neutral, known, only, same_tokens
@@ -92,11 +91,8 @@ class OpenAiChat:
             "stream": False,
             **({} if sampling.seed is None else {"seed": sampling.seed}),
         }
-        try:
-            async with asyncio.timeout(timeout):
-                answer = await self._ask_with_tools(body, sampling)
-        except TimeoutError:
-            raise ModelFault(f"{self._url} gave no reply in {timeout:g} s", code="timeout") from None
+        async with reply_within(timeout, self._url):
+            answer = await self._ask_with_tools(body, sampling)
         return self._generation(answer, only(answer.choices, self._url), sampling)
 
     async def abort(self, request_id: str) -> None:

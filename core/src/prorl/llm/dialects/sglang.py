@@ -10,7 +10,6 @@ Written from SGLang's public source and tried on recorded shapes only: it does n
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ import msgspec
 
 from prorl.api.errors import ConfigError, ModelFault
 from prorl.api.llm import Conversation, Dialect, EngineInfo, Generation, LogprobKind, Tokenizer
-from prorl.llm.dialects.http import Endpoint
+from prorl.llm.dialects.http import Endpoint, reply_within
 from prorl.llm.dialects.models import Models, choose
 from prorl.llm.dialects.replies import Span, finish_of, is_uncut, known, own_name, same_tokens, version_spans
 from prorl.wire.sampling import SamplingParams
@@ -132,11 +131,8 @@ class Sglang:
             **({} if cache_salt is None else {"extra_key": cache_salt}),
             **({"priority": priority} if priority else {}),
         }
-        try:
-            async with asyncio.timeout(timeout):
-                answer = await self._generate.post(body)
-        except TimeoutError:
-            raise ModelFault(f"{self._url} gave no reply in {timeout:g} s", code="timeout") from None
+        async with reply_within(timeout, self._url):
+            answer = await self._generate.post(body)
         meta, ids = answer.meta_info, answer.output_ids
         if meta.prompt_tokens not in (None, len(prompt_ids)):
             raise ModelFault(

@@ -8,7 +8,6 @@ which weights sampled a token. A client that disconnects stops its request; ``ab
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ import msgspec
 from prorl.api.errors import ModelFault
 from prorl.api.llm import Conversation, Dialect, EngineInfo, Generation, LogprobKind, Tokenizer
 from prorl.llm.dialects import vllm_shapes as shapes
-from prorl.llm.dialects.http import Endpoint, Unsupported
+from prorl.llm.dialects.http import Endpoint, Unsupported, reply_within
 from prorl.llm.dialects.models import Models, choose, owned_by
 from prorl.llm.dialects.remote_tokenizer import RemoteTokenizer
 from prorl.llm.dialects.replies import finish_of, is_neutral, known, only, same_tokens, version_spans
@@ -94,18 +93,15 @@ class Vllm:
         common: dict[str, Any] = {"model": self._model, "request_id": request_id, "return_token_ids": True}
         if cache_salt is not None:
             common["cache_salt"] = hashlib.sha256(cache_salt.encode()).hexdigest()[:32]  # it takes few characters
-        try:
-            async with asyncio.timeout(timeout):
-                if self._has_generate:
-                    try:
-                        return await self._by_generate(common, prompt_ids, sampling, priority, session_id)
-                    except Unsupported:
-                        generation = await self._by_completion(common, prompt_ids, sampling, session_id)
-                        self._has_generate = False  # only now: a missing model is a 404 as well
-                        return generation
-                return await self._by_completion(common, prompt_ids, sampling, session_id)
-        except TimeoutError:
-            raise ModelFault(f"{self._url} gave no reply in {timeout:g} s", code="timeout") from None
+        async with reply_within(timeout, self._url):
+            if self._has_generate:
+                try:
+                    return await self._by_generate(common, prompt_ids, sampling, priority, session_id)
+                except Unsupported:
+                    generation = await self._by_completion(common, prompt_ids, sampling, session_id)
+                    self._has_generate = False  # only now: a missing model is a 404 as well
+                    return generation
+            return await self._by_completion(common, prompt_ids, sampling, session_id)
 
     async def abort(self, request_id: str) -> None:
         if self._has_generate:  # the other endpoint's requests end with their connection, and only so
