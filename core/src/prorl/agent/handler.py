@@ -89,6 +89,19 @@ class ToolAgentHandler(AgentHandler):
         """
         return {}
 
+    async def open_sandbox(self, job: Job) -> Sandbox:
+        """Start the agent's sandbox, when one of the tools needs one; by default the settings' own. The place to add
+        what a task's sandbox needs.
+
+        ::
+
+            async def open_sandbox(self, job):
+                spec = msgspec.structs.replace(self.settings_of(job).sandbox, image=job.instance["image"])
+                return await job.services.sandbox(spec, runtime=self.settings_of(job).runtime)
+        """
+        settings = self.settings_of(job)
+        return await job.services.sandbox(settings.sandbox, runtime=settings.runtime)
+
     def more_tools(self, job: Job) -> list[Tool]:
         """Tools made for this one job, beside those by name: one that asks a sub-agent, for instance. Called in INIT,
         to see whether they need a sandbox, and again in RUN. One with the name of another takes its place.
@@ -142,7 +155,7 @@ class ToolAgentHandler(AgentHandler):
             messages = self._with_system_prompt(self.messages(job), settings)
         sandbox = None
         if any(tool.needs_sandbox for tool in tools):
-            sandbox = await job.services.sandbox(settings.sandbox, runtime=settings.runtime)
+            sandbox = await self.open_sandbox(job)
             for action in {action for tool in tools for action in getattr(tool, "early", ())}:
                 await sandbox.act(action, {}, timeout=EARLY_TIMEOUT)
         with boundary(TaskFault, "the task cannot be prepared"):

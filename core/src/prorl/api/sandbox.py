@@ -28,9 +28,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Bind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file or folder of the host at a path inside. ``writable``: what is written there is written to the host's.
+    ``own``: it may be written to, and what is written is this sandbox's alone; the folder itself stays as it is.
+    """
+
     source: str
     target: str
     writable: bool = False
+    own: bool = False
 
 
 class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

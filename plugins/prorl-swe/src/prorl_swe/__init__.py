@@ -1,0 +1,1 @@
+"""Repairing real repositories: the SWE domain of ProRL Agent."""

@@ -1,0 +1,1 @@
+"""The hidden tests, run in a sandbox that the agent never touched."""

@@ -1,0 +1,1 @@
+"""What runs in sandboxes, by whatever Python is there: no imports from this package."""

@@ -1,0 +1,1 @@
+"""From rows of many data sets to an :class:`Instance`."""

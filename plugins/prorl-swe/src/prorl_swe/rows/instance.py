@@ -1,0 +1,80 @@
+"""A task as the rest of the package knows it, whichever data set its row came from.
+
+A repository at its base commit, with a bug; a problem statement; tests that are hidden from the agent; and which of
+them must pass in the end: F2P, those that failed before, and P2P, those that passed before and must not break.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Kind = Literal["swe-bench", "swe-gym", "r2e-gym", "swe-smith", "swe-rebench", "pypi"]
+# How the tests are run: by pytest or unittest with a reporter of ours, or by a program of the repository's own whose log is
+# read afterwards ("log"; weaker, for what is printed can be forged).
+Runner = Literal["pytest", "unittest", "log"]
+# How named tests are compared with those that ran: by whole node id, or by name alone (R2E-Gym's expectations).
+Match = Literal["id", "name"]
+
+
+class ImageSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="image"):
+    """A container image that holds the repository at ``path``, with all that its tests need. ``reference`` is what
+    the sandbox layer takes: ``docker://NAME``, or the path of a SIF or an unpacked folder. ``activate`` is sourced by a
+    shell before anything of the repository is run.
+    """
+
+    reference: str
+    path: str = "/testbed"
+    activate: str = ""
+
+
+class CloneSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="clone"):
+    """A local git repository (a folder, bare or not) or a bundle, and the commit in it. ``requirements``: what its
+    tests need, as pip takes it; ``None``: found out from its own metadata.
+    """
+
+    location: str
+    commit: str
+    requirements: tuple[str, ...] | None = None
+
+
+class SdistSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="sdist"):
+    """A source distribution from the package index, pinned by its hash; it becomes a repository of one commit."""
+
+    project: str
+    version: str
+    filename: str
+    sha256: str
+    requirements: tuple[str, ...] | None = None
+
+
+Source = ImageSource | CloneSource | SdistSource
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One task, checked.
+
+    ``base_patch`` is applied to the source to make the base (SWE-smith's bug); ``test_patch`` before grading only
+    (empty where the tests are in the base already). ``gold_patch`` never reaches a sandbox of the agent's.
+    ``test_command`` is the row's own, for a shell in the repository; node ids are appended by nobody: the runner picks
+    the tests by name. ``log_format`` names the log reader for ``runner="log"``.
+    ``required`` tests (F2P) must have passed in the end, ``kept`` ones (P2P) must not have failed.
+    """
+
+    kind: Kind
+    instance_id: str
+    repo: str
+    version: str
+    base_commit: str
+    problem_statement: str
+    source: Source
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...]
+    base_patch: str = ""
+    test_patch: str = ""
+    gold_patch: str | None = None
+    test_command: str = "python -m pytest"
+    runner: Runner = "pytest"
+    match: Match = "id"
+    log_format: str | None = None
