@@ -401,6 +401,22 @@ async def test_a_budget_per_stage(house, stage, masked):
     assert getattr(result.timing, stage).worked_s >= 0.05
 
 
+@pytest.mark.parametrize(
+    ("asked", "served", "own", "used"), [(0.05, 30, 30, 0.05), (None, 0.05, 30, 0.05), (None, None, 0.05, 0.05)]
+)
+async def test_a_budget_is_the_requests_or_the_servers_or_the_domains(house, asked, served, own, used):
+    class Slow(Base):
+        async def run(self, job):
+            await asyncio.Event().wait()
+
+    record = HandlerRecord(name="own", factory=Slow, summary="slow by nature", budgets=Budgets(run_s=own))
+    settings = PipelineSettings(budgets=BudgetSettings(run_s=served))
+    async with house(settings=settings, records=(record,)) as h:
+        result = await h.run("own", budgets=Budgets(run_s=asked))
+    assert (result.status, result.error.code) == ("timed_out", "run_budget")
+    assert f"{used:g} s" in result.error.message
+
+
 async def test_the_total_budget_counts_all_stages(house):
     class Slow(Base):
         grades_unfinished_runs = True

@@ -140,6 +140,13 @@ HANDLERS = "@hookimpl\ndef prorl_agent_handlers():\n    return "
         (HANDLERS + "[HandlerRecord(name='a', factory=dict, summary='s', domains='b')]", "write ('b',)"),
         (HANDLERS + "[HandlerRecord(name='a', factory=dict, summary='s', prefixes=('',))]", "prefixes ''"),
         (HANDLERS + "[HandlerRecord(name='a', factory=dict, summary='s', settings=dict)]", "msgspec.Struct class"),
+        (HANDLERS + "[HandlerRecord(name='a', factory=dict, summary='s', budgets={})]", "prorl.wire.Budgets, not dict"),
+        (
+            "from prorl.wire import Budgets\n"
+            + HANDLERS
+            + "[HandlerRecord(name='a', factory=dict, summary='s', budgets=Budgets(run_s=-1))]",
+            "budgets: Expected `float`",
+        ),
         ("@hookimpl\nasync def prorl_agent_handlers():\n    return []", "is async"),
         ("@hookimpl(wrapper=True)\ndef prorl_agent_handlers():\n    yield", "is a wrapper"),
         ("@hookimpl\ndef prorl_agent_handlers(config):\n    return []", "config"),

@@ -11,6 +11,7 @@ from prorl.api.handler import AgentHandler
 from prorl.api.llm import DialectFactory
 from prorl.api.sandbox import SandboxRuntime
 from prorl.api.tools import Tool
+from prorl.wire.jobs import Budgets
 
 if TYPE_CHECKING:
     import click
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 class HandlerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A domain. ``domains`` are the exact names it serves (``name`` is one already), ``prefixes`` the beginnings of
     ``data_source`` values. ``settings`` is the Struct of ``[handlers.<name>]`` in prorl.toml and of a job's settings.
+    ``budgets``: what a job of this domain may use where neither its request nor ``[pipeline.budgets]`` says.
     """
 
     name: str
@@ -27,6 +29,7 @@ class HandlerRecord(msgspec.Struct, frozen=True, kw_only=True):
     domains: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
     settings: type[msgspec.Struct] | None = None
+    budgets: Budgets = Budgets()
 
 
 class ToolRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ from prorl.pipeline.handlers import Method
 from prorl.pipeline.outputs import keep_output
 from prorl.pipeline.record import JobRecord, LiveJob
 from prorl.pipeline.services import House, Services
-from prorl.pipeline.settings import PipelineSettings
+from prorl.pipeline.settings import BUDGETS, PipelineSettings
 from prorl.pipeline.stage import StagePool
 from prorl.pipeline.timer import JobTimer
 from prorl.wire.jobs import Budgets, StageName
@@ -289,25 +289,28 @@ class Course:
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _make_live(self, record: JobRecord) -> LiveJob:
-        request = record.request
-        timer = JobTimer(self._budgets(request.budgets))
+        timer = JobTimer(self._budgets(record))
         timing = Timing()
         services = Services(self._house, record.events, timer, timing)
         job = Job(
-            id=record.id, request=request, handler=record.handler.name, settings=record.settings, services=services
+            id=record.id,
+            request=record.request,
+            handler=record.handler.name,
+            settings=record.settings,
+            services=services,
         )
         services.attach(job)
         record.live = LiveJob(job, services, timer, timing)
         return record.live
 
-    def _budgets(self, asked: Budgets) -> Budgets:
-        defaults = self._settings.budgets
-        return Budgets(
-            init_s=defaults.init_s if asked.init_s is None else asked.init_s,
-            run_s=defaults.run_s if asked.run_s is None else asked.run_s,
-            eval_s=defaults.eval_s if asked.eval_s is None else asked.eval_s,
-            total_s=defaults.total_s if asked.total_s is None else asked.total_s,
-        )
+    def _budgets(self, record: JobRecord) -> Budgets:
+        """The request's, else the server's, else the domain's: field by field."""
+        said = (record.request.budgets, self._settings.budgets, record.handler.record.budgets, BUDGETS)
+
+        def first(name: str) -> float | None:
+            return next((seconds for each in said if (seconds := getattr(each, name)) is not None), None)
+
+        return Budgets(**{name: first(name) for name in Budgets.__struct_fields__})
 
     def _spawn(self, record: JobRecord, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

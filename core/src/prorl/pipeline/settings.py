@@ -13,14 +13,24 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
 
 
 class BudgetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``[pipeline.budgets]``: seconds of work a job may use where its request does not say."""
+    """``[pipeline.budgets]``: seconds of work a job may use where its request does not say; what is unset here is the
+    domain's to say, and :data:`BUDGETS` otherwise."""
 
-    init_s: Annotated[Seconds, msgspec.Meta(description="work in INIT, in seconds")] = 600.0
-    run_s: Annotated[Seconds, msgspec.Meta(description="work in RUN, in seconds")] = 3600.0
-    eval_s: Annotated[Seconds, msgspec.Meta(description="work in EVAL, in seconds")] = 900.0
+    init_s: Annotated[
+        Seconds | None, msgspec.Meta(description="work in INIT, in seconds; unset: the domain's own, else 600")
+    ] = None
+    run_s: Annotated[
+        Seconds | None, msgspec.Meta(description="work in RUN, in seconds; unset: the domain's own, else 3600")
+    ] = None
+    eval_s: Annotated[
+        Seconds | None, msgspec.Meta(description="work in EVAL, in seconds; unset: the domain's own, else 900")
+    ] = None
     total_s: Annotated[
         Seconds | None, msgspec.Meta(description="work in all three stages, in seconds; unset: only the stages' own")
     ] = None
+
+
+BUDGETS = BudgetSettings(init_s=600.0, run_s=3600.0, eval_s=900.0)
 
 
 class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -19,6 +19,7 @@ from prorl.api.records import (
     SettingsRecord,
     ToolRecord,
 )
+from prorl.wire.jobs import Budgets
 
 RECORD_OF_HOOK: Mapping[str, type[Record]] = MappingProxyType(
     {
@@ -67,6 +68,7 @@ def _check_record(record: Record) -> None:
             _check_names("prefixes", record.prefixes, _DOMAIN)
             if record.settings is not None:
                 _check_struct("settings", record.settings)
+            _check_budgets(record.budgets)
         case ToolRecord():
             _check_callable("factory", record.factory)
             _check_names("aliases", record.aliases, _TOOL_NAME)
@@ -110,6 +112,15 @@ def _check_callable(field: str, value: Any) -> None:
 def _check_struct(field: str, value: Any) -> None:
     if not (isinstance(value, type) and issubclass(value, msgspec.Struct)):
         raise BadRecord(f"{field} must be a msgspec.Struct class, not {value!r}")
+
+
+def _check_budgets(value: Any) -> None:
+    if not isinstance(value, Budgets):
+        raise BadRecord(f"budgets must be prorl.wire.Budgets, not {type(value).__name__}")
+    try:
+        msgspec.convert(msgspec.to_builtins(value), Budgets)
+    except (TypeError, msgspec.ValidationError) as error:
+        raise BadRecord(f"budgets: {error}") from error
 
 
 def _check_preference(value: Any) -> None:
