@@ -141,8 +141,25 @@ async def test_a_run_that_fails_leaves_its_work(play, error, ended):
     rollout = play(play.says("so far", play.call("add", a=1, b=1)), error)
     with pytest.raises(type(error)):
         await rollout.run()
-    output = rollout.handler.run_exception(rollout.job, error)
+    output = await rollout.handler.run_exception(rollout.job, error)
     assert (output["answer"], output["turns"], output["ended"]) == ("so far", 1, ended)
+
+
+@pytest.mark.parametrize("error", [None, BudgetExceeded("run")])
+async def test_what_the_agent_leaves_behind_is_collected_however_the_run_ends(play, error):
+    class Leaves(play.Sums):
+        async def collect(self, job):
+            return {"left": job.run_output["ended"]}
+
+    rollout = play(error or play.says("4"), handler=Leaves())
+    if error is None:
+        output = await rollout.run()
+    else:
+        with pytest.raises(BudgetExceeded):
+            await rollout.run()
+        output = await rollout.handler.run_exception(rollout.job, error)
+    assert output["left"] == output["ended"] == ("answer" if error is None else "timeout")
+    assert "left" not in (await rollout.eval())["metrics"]
 
 
 async def test_settings_of_another_kind_are_refused(play):

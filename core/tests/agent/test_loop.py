@@ -127,7 +127,7 @@ async def test_a_lost_sandbox_leaves_the_loop(play):
     rollout = play(play.says("", play.call("run")), sandbox=Lost(), settings=AgentSettings(tools=("run",)))
     with pytest.raises(SandboxFault, match="gone"):
         await rollout.run()
-    assert rollout.handler.run_exception(rollout.job, SandboxFault("gone"))["turns"] == 1
+    assert (await rollout.handler.run_exception(rollout.job, SandboxFault("gone")))["turns"] == 1
 
 
 async def test_an_aborted_reply_is_the_models_fault(play):

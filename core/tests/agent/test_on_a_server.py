@@ -325,3 +325,29 @@ def test_a_format_that_does_not_exist():
     assert (result.error.kind, result.error.code) == ("task", "rendering")
     assert "hermes" in result.error.message
     assert "pythonic" in result.error.message
+
+
+class Writes(ToolAgentHandler):
+    """Graded by a file that the agent leaves, even when its time is up."""
+
+    tools = ("execute_bash", "finish")
+    grades_unfinished_runs = True
+
+    def messages(self, job):
+        return [Message(role="user", content="Write 42 into the file answer.")]
+
+    async def collect(self, job):
+        made = await job.runtime.act("bash", {"command": "cat answer"}, timeout=30)
+        return {"file": made.output.strip()}
+
+    async def grade(self, job):
+        return {"reward": float(job.run_output["file"] == "42"), "reason": job.run_output["ended"]}
+
+
+@pytest.mark.parametrize("status", ["completed", "timed_out"])
+def test_what_a_run_left_behind_is_graded_also_when_its_time_ends_while_a_command_runs(status):
+    late = status == "timed_out"
+    last = written("execute_bash", command="sleep 600") if late else written("finish", message="done")
+    with lab([written("execute_bash", command="echo 42 > answer"), last], Writes) as running:
+        result = running.rollout({}, domain="it", budgets={"run_s": 3} if late else {})
+    assert (result.status, result.reward, result.mask_sample) == (status, 1.0, False), result.error

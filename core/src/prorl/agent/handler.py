@@ -102,6 +102,19 @@ class ToolAgentHandler(AgentHandler):
         settings = self.settings_of(job)
         return await job.services.sandbox(settings.sandbox, runtime=settings.runtime)
 
+    async def collect(self, job: Job) -> dict[str, Any]:
+        """What the agent leaves behind in its sandbox, for grading: added to ``job.run_output``. Called at the end of
+        every run, also of one that was cut short (by its time, by a fault), while the sandbox is still there; after
+        such a run it has ``[pipeline] callback_s`` at the most. ``job.run_output["ended"]`` says how it ended.
+
+        ::
+
+            async def collect(self, job):
+                made = await job.runtime.act("bash", {"command": "cat answer.txt"}, timeout=10)
+                return {"file": made.output}
+        """
+        return {}
+
     def more_tools(self, job: Job) -> list[Tool]:
         """Tools made for this one job, beside those by name: one that asks a sub-agent, for instance. Called in INIT,
         to see whether they need a sandbox, and again in RUN. One with the name of another takes its place.
@@ -175,6 +188,7 @@ class ToolAgentHandler(AgentHandler):
             await loop.run(job.config["messages"])
         except ContextOverflow as error:
             raise TaskFault(f"the prompt does not fit the model's context: {error}", code="prompt_too_long") from error
+        job.run_output.update(await self.collect(job))
         return job.run_output
 
     async def eval(self, job: Job) -> Output:
@@ -182,14 +196,15 @@ class ToolAgentHandler(AgentHandler):
             verdict = await self.grade(job)
         return {**verdict, "metrics": {**loop_metrics(job.run_output), **verdict.get("metrics", {})}}
 
-    def run_exception(self, job: Job, exc: BaseException) -> Output:
-        """The work so far, with how it ended."""
+    async def run_exception(self, job: Job, exc: BaseException) -> Output:
+        """The work so far, with how it ended, and what the agent leaves behind."""
         ended: Ended = "fault"
         if isinstance(exc, BudgetExceeded | TimeoutError):
             ended = "timeout"
         elif isinstance(exc, JobCancelled):
             ended = "cancelled"
-        return {**blank_output(), **job.run_output, "ended": ended}
+        job.run_output = {**blank_output(), **job.run_output, "ended": ended}
+        return {**job.run_output, **await self.collect(job)}
 
     def eval_exception(self, job: Job, exc: BaseException) -> Output:
         return {"metrics": loop_metrics(job.run_output)}
