@@ -98,6 +98,18 @@ def test_a_client_that_goes_away_cancels_nothing_unless_asked(client, until):
     client.post("/cancel", json={"job_id": "stays"})
 
 
+def test_a_job_whose_connection_broke_is_run_anew_when_it_is_sent_again(client, until):
+    with pytest.raises(httpx.ReadTimeout):
+        client.post("/process", json=waiting("broke", cancel_on_disconnect=True), timeout=0.3)
+    until(lambda: client.get("/jobs/broke").json()["state"] == "cancelled")
+    client.post("/jobs", json=waiting("broke", cancel_on_disconnect=True))
+    until(lambda: client.get("/jobs/broke").json()["state"] == "running")
+    client.post("/cancel", json={"job_id": "broke"})
+    until(lambda: client.get("/jobs/broke").json()["state"] == "cancelled")
+    client.post("/jobs", json=waiting("broke", cancel_on_disconnect=True))
+    assert client.get("/jobs/broke").json()["state"] == "cancelled"  # somebody gave it up
+
+
 def test_cancel_on_disconnect_answers_when_nobody_goes_away(client):
     assert client.post("/process", json={**OK, "cancel_on_disconnect": True}).json()["status"] == "completed"
 

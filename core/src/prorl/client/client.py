@@ -20,7 +20,7 @@ from prorl.client.errors import ServerUnreachable, ServiceError
 from prorl.client.events import read_events
 from prorl.client.link import Link, Patience
 from prorl.wire.backends import BackendSpec, BackendStatus, ClearRequest, PoolStatus
-from prorl.wire.jobs import SERVER_STOPPED, CancelRequest, JobRequest, StopRequest
+from prorl.wire.jobs import RUN_ANEW, CancelRequest, JobRequest, StopRequest
 from prorl.wire.results import JobEvent, JobView, RolloutResult
 from prorl.wire.service import CancelReply, Health, PluginReport, ServiceStatus, Switched
 
@@ -73,7 +73,8 @@ class RolloutClient:
     async def process(self, request: JobRequest) -> RolloutResult:
         """Run one rollout to its end. Raises ``ServiceError`` (a bad request) or ``ServerUnreachable``.
 
-        A rollout that ended because the server was stopped is sent again, for ``give_up_s``, to whoever answers there.
+        A rollout that ended because the server was stopped, or because a connection broke under a job that asked for
+        ``cancel_on_disconnect``, is sent again, for ``give_up_s``, to whoever answers there.
         """
         named = _named(request)
         async with self._link.slots:
@@ -83,7 +84,7 @@ class RolloutClient:
                     result = await self._link.call(
                         "POST", "/process", RolloutResult, body=named, read_s=self._silence_s(named)
                     )
-                    if not was_stopped(result) or not await patience.allows():
+                    if not was_dropped(result) or not await patience.allows():
                         return result
                 except httpx.ReadTimeout as error:
                     if not await self._alive():
@@ -210,9 +211,9 @@ class RolloutClient:
             return await self.submit(request)
 
 
-def was_stopped(result: RolloutResult) -> bool:
-    """Whether the rollout ended only because its server did."""
-    return result.error is not None and result.error.code == SERVER_STOPPED
+def was_dropped(result: RolloutResult) -> bool:
+    """Whether nobody gave the rollout up: its server was stopped, or a connection broke."""
+    return result.error is not None and result.error.code in RUN_ANEW
 
 
 def _named(request: JobRequest) -> JobRequest:

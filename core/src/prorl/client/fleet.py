@@ -18,12 +18,12 @@ from typing import Self
 
 import msgspec
 
-from prorl.client.client import RolloutClient, was_stopped
+from prorl.client.client import RolloutClient, was_dropped
 from prorl.client.dealing import Addresses, addresses_of, deal
 from prorl.client.errors import ClientError, ServerUnreachable, ServiceError
 from prorl.client.member import Member
 from prorl.wire.backends import BackendSpec
-from prorl.wire.jobs import JobRequest
+from prorl.wire.jobs import SERVER_STOPPED, JobRequest
 from prorl.wire.results import RolloutResult
 from prorl.wire.service import CancelReply
 
@@ -201,8 +201,9 @@ class Fleet:
             member.lose(str(error))  # its watcher takes it back when it accepts jobs again
             return None
         else:
-            if was_stopped(result):
-                member.lose("it was stopped")
+            if was_dropped(result):
+                if result.error is not None and result.error.code == SERVER_STOPPED:
+                    member.lose("it was stopped")
                 return None
             return result
         finally:
@@ -240,6 +241,8 @@ class Fleet:
             return set()
         try:
             return set((await member.client.cancel(job_ids=here, group_id=group_id)).cancelled)
+        except ServerUnreachable:  # what it has goes on elsewhere, and is cancelled here when it is back
+            return set()
         except ServiceError as error:
             if error.status != 404:
                 raise

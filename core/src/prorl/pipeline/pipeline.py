@@ -159,7 +159,7 @@ class Pipeline:
 
     def submit(self, request: JobRequest) -> JobHandle:
         """Accept a job, or attach to the one that has this ``job_id`` and this body; a job that only ended because the
-        server was stopped is run anew.
+        server was stopped, or because its client's connection broke, is run anew.
 
         Raises :class:`JobConflict`, :class:`NotAccepting`, :class:`NoBackend`, ``UnknownDomain``,
         ``HandlerUnavailable``, :class:`HandlerBroken`, and ``ConfigError`` for settings that the handler has not.
@@ -168,7 +168,7 @@ class Pipeline:
         if request.job_id is not None and (known := self._find(request.job_id)) is not None:
             if known.digest != digest:
                 raise JobConflict(known.id, known.digest)
-            if not (self._accepting and known.was_stopped):
+            if not (self._accepting and known.was_dropped):
                 return JobHandle(known, created=False)
             self._finished.drop(known.id)
         if not self._accepting:
@@ -198,6 +198,7 @@ class Pipeline:
         group_id: str | None = None,
         everything: bool = False,
         reason: str = "cancelled by request",
+        code: str = "cancelled",
     ) -> CancelReply:
         """Cancel these jobs, a group, or everything. Jobs that have ended are left alone."""
         found = {job_id: self._find(job_id) for job_id in job_ids}
@@ -207,7 +208,7 @@ class Pipeline:
                 (record.id, record) for record in self._active.values() if everything or record.group_id == group_id
             )
         return CancelReply(
-            cancelled=[record.id for record in chosen.values() if self._course.cancel(record, reason)],
+            cancelled=[record.id for record in chosen.values() if self._course.cancel(record, reason, code=code)],
             unknown=[job_id for job_id, record in found.items() if record is None],
         )
 

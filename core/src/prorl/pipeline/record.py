@@ -22,7 +22,7 @@ from prorl.pipeline.handlers import BoundHandler
 from prorl.pipeline.queue import Ticket
 from prorl.pipeline.services import Services
 from prorl.pipeline.timer import JobTimer
-from prorl.wire.jobs import SERVER_STOPPED, JobRequest, StageName
+from prorl.wire.jobs import RUN_ANEW, JobRequest, StageName
 from prorl.wire.results import JobState, JobView, RolloutResult, Status, Timing
 
 
@@ -136,9 +136,9 @@ class JobRecord:
         self._waiters: list[asyncio.Future[None]] | None = None
 
     @property
-    def was_stopped(self) -> bool:
-        """Whether it ended only because the server did."""
-        return self.ended_at is not None and self.cancelled is not None and self.cancelled.code == SERVER_STOPPED
+    def was_dropped(self) -> bool:
+        """Whether it ended only because the server stopped, or its client's connection broke."""
+        return self.ended_at is not None and self.cancelled is not None and self.cancelled.code in RUN_ANEW
 
     def now(self) -> float:
         return time.monotonic()

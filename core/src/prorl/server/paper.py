@@ -14,7 +14,7 @@ from prorl.server.openapi import documents
 from prorl.server.problems import BadRequest
 from prorl.server.service import Service
 from prorl.wire.backends import BackendSpec, BackendStatus, ClearRequest, PoolStatus
-from prorl.wire.jobs import CancelRequest, JobRequest, StopRequest
+from prorl.wire.jobs import CLIENT_GONE, CancelRequest, JobRequest, StopRequest
 from prorl.wire.results import RolloutResult
 from prorl.wire.service import CancelReply, ServiceStatus, Switched
 
@@ -95,7 +95,7 @@ async def _result_or_cancel(request: AnyRequest, handle: JobHandle, pipeline: Pi
     try:
         await asyncio.wait({ended, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
-            pipeline.cancel(job_ids=[handle.id], reason="the client went away")
+            pipeline.cancel(job_ids=[handle.id], reason="the client went away", code=CLIENT_GONE)
         return await ended
     finally:
         gone.cancel()

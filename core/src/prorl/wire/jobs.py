@@ -21,8 +21,10 @@ JobId = Annotated[
     ),
 ]
 StageName = Literal["init", "run", "eval"]
-# The code of a cancelled job's error when the server ended it because it stopped: nobody gave the job up.
+# Codes of a cancelled job's error when nobody gave the job up: it is run anew when it is sent again.
 SERVER_STOPPED = "server_stopped"
+CLIENT_GONE = "client_gone"  # of a job that asked for that by ``cancel_on_disconnect``
+RUN_ANEW = (SERVER_STOPPED, CLIENT_GONE)
 STAGES: tuple[StageName, ...] = ("init", "run", "eval")
 
 
@@ -45,7 +47,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     same id with the same body attaches to the running (or finished) job. ``group_id`` ties the n samples of a prompt.
     ``settings`` overrides the handler's settings for this job. Higher ``priority`` is served first.
     ``backend_wait_s`` is how long a model call may wait for an LLM server to be registered (``None``: the server's
-    default; 0: fail at once). ``cancel_on_disconnect`` cancels when the client of a blocking call goes away.
+    default; 0: fail at once). ``cancel_on_disconnect`` cancels when the client of a blocking call goes
+    away; sent again after that, the job is run anew.
     """
 
     instance: dict[str, Any]
