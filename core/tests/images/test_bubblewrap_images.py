@@ -307,7 +307,7 @@ async def test_root_owns_nothing_of_the_agents_and_devices_are_dead(make, tmp_pa
 
 @pytest.mark.skipif(AS_ROOT, reason="root may write to anybody's files")
 async def test_a_folder_of_somebody_else_is_read_only(make, rootfs, monkeypatch) -> None:
-    monkeypatch.setattr(view, "is_ours", lambda root: False)
+    monkeypatch.setattr(view, "is_ours", lambda folder: False)
     sandbox = await make().start(SandboxSpec(image=str(rootfs)))
     assert await say(sandbox, "touch /workspace/x && cat /opt/from-image") == (0, "from the image\n")
     assert (await say(sandbox, "touch /opt/x"))[0] != 0

@@ -25,8 +25,9 @@ import msgspec
 from prorl.api.errors import SandboxFault
 from prorl.api.sandbox import Probe, SandboxSpec
 from prorl.sandbox import apptainer_probe, host, journal, leases, limits, seccomp
-from prorl.sandbox.apptainer_command import Root, check_binds, command, environment, hosts_own
+from prorl.sandbox.apptainer_command import Root, command, environment, hosts_own
 from prorl.sandbox.apptainer_container import Container, end_left
+from prorl.sandbox.binds import check_binds
 from prorl.sandbox.channel import Channel
 from prorl.sandbox.images.program import require_apptainer
 from prorl.sandbox.images.resolve import Images

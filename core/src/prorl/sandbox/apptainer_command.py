@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 
-from prorl.api.errors import SandboxFault
 from prorl.api.sandbox import Bind, SandboxSpec
 from prorl.sandbox import apptainer_boot, host
 from prorl.sandbox.inside import frames
@@ -75,13 +74,6 @@ def _fakeroot(program: str) -> list[str]:
     the agent could kill it whenever a rollout goes badly. So there is only root inside then, and the probe says so.
     """
     return ["--fakeroot", *(["--ignore-fakeroot-command"] if Path(program).name == "apptainer" else [])]
-
-
-def check_binds(spec: SandboxSpec) -> None:
-    """Raises :class:`SandboxFault` for what is not there: Apptainer would say so only in the middle of a start."""
-    for bind in spec.binds:
-        if not Path(bind.source).exists():
-            raise SandboxFault(f"there is no {bind.source} to bind to {bind.target}", code="bind_missing")
 
 
 def mount(bind: Bind) -> str:

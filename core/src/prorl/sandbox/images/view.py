@@ -1,9 +1,10 @@
-"""What a bubblewrap sandbox sees of an image: bwrap's options for it, and what must run before bwrap.
+"""What a bubblewrap sandbox can write to of an image and of folders of the host: bwrap's options, what runs before it.
 
 The image is the lower layer of an overlay whose upper layer is a tmpfs of the sandbox's own, as large as the limits
 allow. bwrap cannot size that tmpfs, so it is mounted in a mount namespace around bwrap; so is the overlay where the
 server is root (layers.py). Where the kernel refuses overlays (in user namespaces before 5.11), or where a folder is
-somebody else's, the image is read-only.
+somebody else's, the image is read-only. Folders that are to be the sandbox's own (``Bind.own``) are laid out in the
+same tmpfs; where the kernel refuses, they are copied into it.
 """
 
 from __future__ import annotations
@@ -22,30 +23,53 @@ from prorl.sandbox.images.roots import Root
 
 # Covered, so that the tmpfs needs no name that could be left behind; nothing of it is looked at by bwrap or by us.
 TOP = "/sys"
-MAKE_TOP = 'mount -t tmpfs -o "$1" prorl "$2" && mkdir "$2/upper" "$2/work" && shift 2 && exec "$@"'
+# $1 options of the tmpfs, $2 where it is, then pairs up to "--": "layer NAME", or "copy SOURCE" followed by "to NAME".
+MAKE_TOP = """set -e; mount -t tmpfs -o "$1" prorl "$2"; cd "$2"; shift 2
+while [ "$1" != -- ]; do case $1 in
+layer) mkdir "$2" "$2/upper" "$2/work";;
+copy) from=$2;;
+to) mkdir "$2" "$2/merged"; cp -dR --preserve=mode,timestamps,links -- "$from/." "$2/merged";;
+esac; shift 2; done; shift; cd /; exec "$@\""""
 NOT_SHOWN = ("proc", "sys", "dev", "tmp", "run")
 CHECK_WITHIN = 20.0
 SOME_UID = 0x70000000
 
 
-def before_bwrap(root: Root, *, tmp_mb: int | None, uid: int | None) -> list[str]:
-    """What to put before ``bwrap``: into the namespace of the image's mount, and a fresh upper layer at ``TOP``.
-    ``uid`` is the sandbox's when the server is root.
+def before_bwrap(
+    enter: Sequence[str], image: str | None, own: Sequence[str], *, tmp_mb: int | None, uid: int | None, copied: bool
+) -> list[str]:
+    """What to put before ``bwrap``: into the namespace of the image's mount, and fresh layers at ``TOP``, over the
+    image (``None``: it is not to be written to) and the folders ``own``, if those are not to be ``copied``. ``uid`` is
+    the sandbox's when the server is root, which finds out itself whether to copy.
     """
-    namespaces = [*root.enter, "unshare", "--mount", "--propagation", "slave"]
-    size = f"size={tmp_mb}m,mode=0755" if tmp_mb else "mode=0755"
+    namespaces = [*enter, "unshare", "--mount", "--propagation", "slave"]
     if uid is not None:
-        return [*namespaces, *layers.command([], top=TOP, size=size, image=root.path, uid=uid)]
-    if not root.enter:
+        return [*namespaces, *layers.command([], top=TOP, tmp_mb=tmp_mb, image=image, own=own, uid=uid)]
+    if not enter:
         namespaces += ["--user", "--map-root-user"]
-    return [*namespaces, "sh", "-c", MAKE_TOP, "sh", size, TOP]
+    pairs = ["layer", layers.IMAGE] if image else []
+    for index, source in enumerate(own):
+        pairs += ["copy", source, "to", str(index)] if copied else ["layer", str(index)]
+    size = ""
+    if tmp_mb:
+        size = f"size={tmp_mb + (sum(map(layers.megabytes, own)) if copied else 0)}m,"
+    return [*namespaces, "sh", "-c", MAKE_TOP, "sh", f"{size}mode=0755", TOP, *pairs, "--"]
 
 
-def overlay(root: Root, *, is_root: bool) -> list[str]:
-    """bwrap's options for what :func:`before_bwrap` has prepared."""
-    if is_root:
-        return ["--bind", f"{TOP}/merged", "/"]
-    return ["--overlay-src", root.path, "--overlay", f"{TOP}/upper", f"{TOP}/work", "/"]
+def overlay(image: str, *, is_root: bool) -> list[str]:
+    """bwrap's options for what :func:`before_bwrap` has prepared of the image."""
+    return _layer(layers.IMAGE, image, "/", merged=is_root)
+
+
+def own_folder(index: int, source: str, target: str, *, is_root: bool, copied: bool) -> list[str]:
+    """bwrap's options for what :func:`before_bwrap` has prepared of the ``own`` folder of that index."""
+    return _layer(str(index), source, target, merged=is_root or copied)
+
+
+def _layer(name: str, source: str, target: str, *, merged: bool) -> list[str]:
+    if merged:
+        return ["--bind", layers.merged(TOP, name), target]
+    return ["--overlay-src", source, "--overlay", f"{TOP}/{name}/upper", f"{TOP}/{name}/work", target]
 
 
 def read_only(root: Root) -> Iterator[str]:
@@ -66,17 +90,16 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
 
 def probe_layers(bwrap: str, *, is_root: bool) -> Layers:
     """Really mounts them, over the host's /usr."""
-    usr = Root("/usr", "/usr", ())
     if is_root:
-        check = ["mkdir", f"{TOP}/merged/prorl-check"]
-        named = {"top": TOP, "size": "size=1m", "image": "/usr", "uid": SOME_UID}
+        check = ["mkdir", f"{layers.merged(TOP, layers.IMAGE)}/prorl-check"]
+        named = {"top": TOP, "tmp_mb": 1, "image": "/usr", "uid": SOME_UID}
         private = ["unshare", "--mount", "--propagation", "slave"]
         return Layers(
             no_overlay=_failure([*private, *layers.command(check, **named)]),  # type: ignore[arg-type]
             no_shift=_failure([*private, *layers.command(check, **named, must_shift=True)]),  # type: ignore[arg-type]
         )
-    before = before_bwrap(usr, tmp_mb=1, uid=None)
-    options = ["--unshare-user", "--ro-bind", "/", "/", *overlay(usr, is_root=False)[:-1], "/usr"]
+    before = before_bwrap([], "/usr", [], tmp_mb=1, uid=None, copied=False)
+    options = ["--unshare-user", "--ro-bind", "/", "/", *overlay("/usr", is_root=False)[:-1], "/usr"]
     return Layers(no_overlay=_failure([*before, bwrap, *options, "--", "/bin/sh", "-c", "mkdir /usr/prorl-check"]))
 
 
@@ -105,9 +128,9 @@ def check(inside: InRoot, paths: Sequence[str]) -> None:
             )
 
 
-def is_ours(root: Root) -> bool:
+def is_ours(folder: str) -> bool:
     """An ordinary user can write to no overlay of somebody else's files, nor have anything mounted there."""
-    return os.geteuid() in (0, os.stat(root.seen).st_uid)  # noqa: PTH116
+    return os.geteuid() in (0, os.stat(folder).st_uid)  # noqa: PTH116
 
 
 def is_empty(inside: InRoot, root: Root, path: str) -> bool:
