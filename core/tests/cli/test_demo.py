@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from prorl.api import AgentHandler, ConfigError, DemoRecord, HandlerRecord, Message
+from prorl.api import AgentHandler, ConfigError, DemoRecord, HandlerRecord, Message, SandboxFault
 from prorl.cli import demo
 from prorl.cli.demo_view import show_results, show_trajectory
 from prorl.plugins import discover
@@ -38,14 +38,14 @@ class Asks(AgentHandler):
 def play(monkeypatch):
     """The demo of one domain, by the scripted policy alone."""
 
-    def run(*options: str, **extra: object):
+    def run(*options: str, others: tuple[DemoRecord, ...] = (), **extra: object):
         registry = discover()
         registry.handlers["asks"] = HandlerRecord(name="asks", factory=Asks, summary="asks")
         rows = ({"question": QUESTION, **extra},)
         record = DemoRecord(
             name="asks", domain="asks", rows=rows, script=lambda row, turn: "Nine.", summary="it [asks]"
         )
-        registry.demos = {"asks": record}
+        registry.demos = {each.name: each for each in (*others, record)}
         monkeypatch.setattr(demo, "load_registry", lambda: registry)
         monkeypatch.setattr(demo.LlamaEngine, "available", staticmethod(lambda: "the model is not installed: do it"))
         done = CliRunner(env={"COLUMNS": "80"}).invoke(demo.command, [*options], standalone_mode=False)
@@ -73,6 +73,19 @@ def test_a_scripted_rollout_that_did_not_complete_is_a_failure(play):
     assert done.return_value == 1
     assert json.loads(done.stdout)[0]["status"] == "failed"
     assert "1 rollout of the scripted policy did not complete" in done.stderr
+
+
+def test_a_demo_whose_needs_cannot_be_met_is_left_out_and_says_why(play):
+    def ready():
+        raise SandboxFault("no [index] here")
+
+    far = DemoRecord(name="far", domain="asks", rows=({},), script=lambda row, turn: None, summary="far", ready=ready)
+    done = play(others=(far,))
+    assert done.return_value == 0
+    assert "far        left out: no [index] here\n" in done.stdout
+    assert "scripted: it [asks]\n" in done.stdout
+    with pytest.raises(ConfigError, match=r"no demo can be shown here: far: no \[index\] here"):
+        play("--domain", "far", others=(far,))
 
 
 def test_where_to_save_is_checked_before_the_work(play, tmp_path, monkeypatch):

@@ -74,10 +74,12 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DemoRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``prorl demo`` shows of a domain: instances that need no download, and a policy that can solve them.
+    """What ``prorl demo`` shows of a domain: instances, and a policy that can solve them.
 
     ``script(row, turn)`` is what a perfect model would write in turn 0, 1, ... for that row (tool calls included), or
     ``None`` when it has nothing more to say. It is played token for token by an engine over HTTP, like any model.
+    ``ready``, for instances that need more than their package (a download), gets it, or raises a ``ProrlError`` that
+    says why not: the demo is then left out.
     """
 
     name: str
@@ -85,6 +87,7 @@ class DemoRecord(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[dict[str, Any], ...]
     script: Callable[[dict[str, Any], int], str | None]
     summary: str
+    ready: Callable[[], None] | None = None
 
 
 Record = HandlerRecord | ToolRecord | RuntimeRecord | DialectRecord | SettingsRecord | CommandRecord | DemoRecord

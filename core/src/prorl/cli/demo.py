@@ -19,7 +19,7 @@ import click
 import msgspec
 from rich.markup import escape
 
-from prorl.api.errors import ConfigError
+from prorl.api.errors import ConfigError, ProrlError
 from prorl.api.records import DemoRecord
 from prorl.cli.console import INSTALL_MODEL, check_writable, err, load_registry, out, print_json
 from prorl.cli.demo_view import show_next_steps, show_results, show_trajectory
@@ -72,8 +72,8 @@ def command(domain: str | None, runtime: str | None, save: Path | None, as_json:
     registry = load_registry()
     began = time.monotonic()
     with ExitStack() as stack:
-        demos = _chosen(registry, domain)
         console = err() if as_json else out()
+        demos = _ready(_chosen(registry, domain), console.print)
         policies, spell = _policies(stack, demos, console.print)
         settings = {"server": {"port": 0}, "sandbox": {} if runtime is None else {"runtime": runtime}}
         server = stack.enter_context(RunningServer(parse_settings(settings), registry))
@@ -105,6 +105,23 @@ def _chosen(registry: Registry, domain: str | None) -> list[DemoRecord]:
         known = ", ".join(registry.demos) or "none: pip install prorl-math"
         raise ConfigError(f"no demo{f' for {domain!r}' if domain else ''}; installed: {known}")
     return demos
+
+
+def _ready(demos: Sequence[DemoRecord], say: Callable[[str], None]) -> list[DemoRecord]:
+    """Those that can be shown; the others say why not."""
+    ready, reasons = [], []
+    for demo in demos:
+        try:
+            if demo.ready is not None:
+                demo.ready()
+        except ProrlError as error:
+            reasons.append(f"{demo.name}: {error}")
+            say(f"{demo.name:<10} left out: {escape(str(error))}")
+        else:
+            ready.append(demo)
+    if not ready:
+        raise ConfigError(f"no demo can be shown here: {'; '.join(reasons)}")
+    return ready
 
 
 def _policies(

@@ -86,9 +86,7 @@ def _check_record(record: Record) -> None:
             _check_callable("load", record.load)
         case DemoRecord():
             _check_name("domain", record.domain, _DOMAIN)
-            _check_callable("script", record.script)
-            if not isinstance(record.rows, tuple) or not all(isinstance(row, dict) for row in record.rows):
-                raise BadRecord("rows must be a tuple of dict")
+            _check_demo(record)
 
 
 def _check_name(field: str, value: Any, pattern: re.Pattern[str]) -> None:
@@ -112,6 +110,14 @@ def _check_callable(field: str, value: Any) -> None:
 def _check_struct(field: str, value: Any) -> None:
     if not (isinstance(value, type) and issubclass(value, msgspec.Struct)):
         raise BadRecord(f"{field} must be a msgspec.Struct class, not {value!r}")
+
+
+def _check_demo(record: DemoRecord) -> None:
+    _check_callable("script", record.script)
+    if not isinstance(record.rows, tuple) or not all(isinstance(row, dict) for row in record.rows):
+        raise BadRecord("rows must be a tuple of dict")
+    if record.ready is not None:
+        _check_callable("ready", record.ready)
 
 
 def _check_budgets(value: Any) -> None:
