@@ -417,6 +417,25 @@ async def test_a_budget_is_the_requests_or_the_servers_or_the_domains(house, ask
     assert f"{used:g} s" in result.error.message
 
 
+async def test_waiting_for_a_turn_is_not_work(house):
+    turn = asyncio.Semaphore(1)
+
+    class Turns(Base):
+        async def eval(self, job):
+            with job.services.waiting():
+                await turn.acquire()
+            try:
+                await asyncio.sleep(0.4)
+            finally:
+                turn.release()
+            return {"reward": 1.0}
+
+    async with house(Turns, settings=PipelineSettings(budgets=BudgetSettings(eval_s=2))) as h:
+        results = await asyncio.gather(*(h.run("turns") for _ in range(8)))
+    assert [result.status for result in results] == ["completed"] * 8
+    assert max(result.timing.eval.worked_s for result in results) < 2
+
+
 async def test_the_total_budget_counts_all_stages(house):
     class Slow(Base):
         grades_unfinished_runs = True

@@ -6,7 +6,7 @@ fills ``eval_output``; ``final_result`` reads them all.
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -42,6 +42,11 @@ class JobServices(Protocol):
 
     def emit(self, kind: str, **data: Any) -> None:
         """An event for the job's watchers (``GET /jobs/{id}/events``)."""
+        ...
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """The job's clock stands still inside the block, for a turn at what only so many may use at once. Whoever has
+        the turn must be bounded by a clock that runs."""
         ...
 
     def spend(self, *, model_s: float = 0.0, tools_s: float = 0.0) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from prorl.api.capture import Capture
@@ -143,6 +144,9 @@ class Services:
             self._events.add(kind, encoded)
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._events.add, kind, encoded)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return self._timer.hold()
 
     def spend(self, *, model_s: float = 0.0, tools_s: float = 0.0) -> None:
         if not (math.isfinite(model_s) and math.isfinite(tools_s)):
