@@ -11,6 +11,7 @@ import torch
 
 from prorl.testing.engines import free_port
 from prorl_lookup import tiny
+from prorl_lookup.lessons import lookup
 
 gguf_file = pytest.importorskip("prorl_lookup.gguf_file", reason="pip install gguf", exc_type=ImportError)
 xllamacpp = pytest.importorskip("xllamacpp", reason="pip install 'prorl[demo]'")
@@ -44,9 +45,9 @@ def serve():
 
 
 def test_logprobs(tmp_path, serve):
-    model = tiny.new_model(tiny.build_tokenizer(), seed=0).eval()
+    model = tiny.new_model(tiny.build_tokenizer([lookup.LESSON]), seed=0).eval()
     model.lm_head.weight.data *= 20  # a random model is flat: a wrong weight would hardly show
-    tiny.write_tokenizer(tmp_path)
+    tiny.write_tokenizer(tmp_path, [lookup.LESSON])
     model.save_pretrained(tmp_path)
     gguf_file.convert(tmp_path, tmp_path / "model.gguf")
     prompt = list(range(40, 90))

@@ -7,11 +7,12 @@ import torch
 
 from prorl.client import Sample
 from prorl_lookup import grpo, tiny
+from prorl_lookup.lessons import lookup
 
 
 @pytest.fixture
 def model():
-    return tiny.new_model(tiny.build_tokenizer(), seed=0).eval()
+    return tiny.new_model(tiny.build_tokenizer([lookup.LESSON]), seed=0).eval()
 
 
 def sample(prompt: list[int], response: list[int], mask: list[int], reward: float = 0.0) -> Sample:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from prorl.testing.lab import Lab
-from prorl_lookup import task, tiny
+from prorl_lookup import task
+from prorl_lookup.lessons import lookup
 
 ROW = {"key": "417", "value": "CAB"}
 
@@ -13,10 +14,10 @@ ROW = {"key": "417", "value": "CAB"}
 @pytest.mark.parametrize(
     ("replies", "reward"),
     [
-        ([tiny.call_of("417"), "CAB"], 1.0),
-        ([tiny.call_of("417"), "BAD"], 0.5),
-        ([tiny.call_of("999"), "none"], 0.0),
-        ([tiny.call_of("999"), tiny.call_of("417"), "CAB"], 1.0),
+        ([lookup.call_of("417"), "CAB"], 1.0),
+        ([lookup.call_of("417"), "BAD"], 0.5),
+        ([lookup.call_of("999"), "none"], 0.0),
+        ([lookup.call_of("999"), lookup.call_of("417"), "CAB"], 1.0),
         (["CAB"], 0.5),
     ],
 )
@@ -28,7 +29,7 @@ def test_rewards(replies, reward):
 
 
 def test_the_tool_reads_the_sandbox_and_runs_nothing_that_it_is_given():
-    with Lab([tiny.call_of("1 //p; w /tmp/x"), tiny.call_of("417"), "CAB"]) as lab:
+    with Lab([lookup.call_of("1 //p; w /tmp/x"), lookup.call_of("417"), "CAB"]) as lab:
         first, second = [
             turn.text for turn in lab.rollout(ROW, domain="lookup").trajectory.turns if turn.role == "tool"
         ]

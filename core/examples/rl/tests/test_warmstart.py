@@ -10,22 +10,23 @@ import pytest
 from prorl.testing.lab import Lab
 from prorl.testing.scripted import ScriptedEngine
 from prorl_lookup import task, tiny, warmstart
+from prorl_lookup.lessons import lookup
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
-    tiny.write_tokenizer(folder)
+    tiny.write_tokenizer(folder, [lookup.LESSON])
     return folder
 
 
 def test_a_demonstration_is_a_rollout(folder):
     async def demonstrate():
         renderer = await warmstart.renderer_of(folder)
-        return await warmstart.demonstrate(renderer, "417", "417", "CAB", "CAB")
+        return await warmstart.encode(renderer, lookup.LESSON, lookup.rollout("417", "417", "CAB", "CAB"))
 
     made = asyncio.run(demonstrate())
-    replies = [tiny.call_of("417"), "CAB"]
+    replies = [lookup.call_of("417"), "CAB"]
     with Lab([]) as lab, ScriptedEngine(lambda request: replies[request.call], tokenizer=folder) as engine:
         lab.client.clear_llm_server()
         lab.client.add_llm_server(engine.url)
@@ -39,7 +40,7 @@ def test_a_demonstration_is_a_rollout(folder):
 async def test_keys_and_values_stay_single_letters(folder):
     renderer = await warmstart.renderer_of(folder)
     chance = random.Random(0)
-    made = await warmstart.demonstrations(renderer, chance, 200)
+    made = await warmstart.demonstrations(renderer, [lookup.LESSON], chance, 200)
     assert len({len(one.ids) for one in made}) == 1
     assert sum(made[0].mask) == 13
     for text in (task.random_key(chance), task.random_value(chance)):
@@ -48,12 +49,12 @@ async def test_keys_and_values_stay_single_letters(folder):
 
 async def test_half_of_them_are_wrong(folder):
     renderer = await warmstart.renderer_of(folder)
-    made = await warmstart.demonstrations(renderer, random.Random(0), 400)
+    made = await warmstart.demonstrations(renderer, [lookup.LESSON], random.Random(0), 400)
     right = 0
     for one in made:
         text = await renderer.tokenizer.decode(one.ids)
         key = text.partition("<|im_start|>user\n")[2][:3]
-        right += tiny.call_of(key) in text
+        right += lookup.call_of(key) in text
     assert 160 < right < 240
 
 

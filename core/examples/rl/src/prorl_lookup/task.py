@@ -96,8 +96,12 @@ def random_value(chance: random.Random) -> str:
     return "".join(chance.choices(LETTERS, k=3))
 
 
-def rows(seed: int) -> Iterator[dict[str, Any]]:
+def rows_by(chance: random.Random) -> Iterator[dict[str, Any]]:
     """Instances without end."""
-    chance = random.Random(seed)
     while True:
         yield {"key": random_key(chance), "value": random_value(chance)}
+
+
+def rows(seed: int) -> Iterator[dict[str, Any]]:
+    """The same ones for a seed."""
+    return rows_by(random.Random(seed))

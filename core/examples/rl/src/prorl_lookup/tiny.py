@@ -1,12 +1,13 @@
-"""The policy: a Qwen3 of two layers, half a million parameters, with a byte-level BPE tokenizer made for this task.
+"""The policy: a Qwen3 of two layers, half a million parameters, with a byte-level BPE tokenizer made for its lessons.
 
 The chat template describes the tool in 800 characters that never change. Their pieces are merged into few tokens, so
-that two layers can see from the key to its copy; keys and values stay single letters.
+that two layers can see from the key to its copy; keys, values and numbers stay single letters.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +19,29 @@ from prorl.llm.rendering.manners import EPOCH
 from prorl.llm.rendering.template import ChatTemplate
 from prorl.llm.toolformats import function_form
 from prorl.testing.bytebpe import ADDED, CHATML_TEMPLATE, SPECIAL
-from prorl_lookup.task import Lookup
+from prorl_lookup.lessons.lesson import GAP, Lesson
 
-MERGES = 340
+MERGES = {"lookup": 340, "math": 20, "code": 160}  # at most: enough for whole phrases to be tokens
 LONGEST_TOKEN = 24
-TOOL = Lookup([]).schema()
 
 
-def call_of(key: str) -> str:
-    """How the tool is called, as the template asks for it."""
-    return f'<tool_call>\n{{"name": "{TOOL.name}", "arguments": {{"key": "{key}"}}}}\n</tool_call>'
-
-
-def build_tokenizer() -> Tokenizer:
-    """Merges are learnt from what is the same in every conversation; no body takes part, so none is merged with."""
-    turns = [("user", "?"), ("assistant", call_of("?")), ("tool", "?"), ("assistant", "?")]
-    messages = [{"role": role, "content": content} for role, content in turns]
-    text = ChatTemplate(CHATML_TEMPLATE).render(messages, tools=[function_form(TOOL)], now=EPOCH)
-    pieces = [piece for piece in re.split("|".join(map(re.escape, (*SPECIAL, *ADDED, "?"))), text) if piece]
+def build_tokenizer(taught: Sequence[Lesson]) -> Tokenizer:
+    """Merges are learnt from what is the same in every rollout; no body takes part, so none is merged with."""
+    template = ChatTemplate(CHATML_TEMPLATE)
+    text = "".join(
+        template.render(
+            [{"role": message.role, "content": message.content} for message in lesson.fixed],
+            tools=[function_form(tool) for tool in lesson.tools],
+            now=EPOCH,
+        )
+        for lesson in taught
+    )
+    pieces = [piece for piece in re.split("|".join(map(re.escape, (*SPECIAL, *ADDED, GAP))), text) if piece]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=256 + MERGES,
+        vocab_size=256 + sum(MERGES[lesson.domain] for lesson in taught),
         max_token_length=LONGEST_TOKEN,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
@@ -51,10 +52,10 @@ def build_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path, taught: Sequence[Lesson]) -> None:
     """``tokenizer.json`` and its configuration, chat template included."""
     PreTrainedTokenizerFast(
-        tokenizer_object=build_tokenizer(),
+        tokenizer_object=build_tokenizer(taught),
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         clean_up_tokenization_spaces=False,

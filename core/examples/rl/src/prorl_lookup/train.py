@@ -19,7 +19,7 @@ import json
 import platform
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,10 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from prorl.client import CollectorSettings, Group, GroupCollector, Prompt, RolloutClient, samples_of
-from prorl.wire import JobRequest, SamplingParams
-from prorl_lookup import grpo, task
+from prorl.wire import JobRequest
+from prorl_lookup import grpo
+from prorl_lookup.lessons.lesson import MODULES, Lesson, lessons, requests
+from prorl_lookup.lessons.lookup import LESSON as LOOKUP
 from prorl_lookup.service import Service
 from prorl_lookup.warmstart import warm_model
 
@@ -41,15 +43,14 @@ class NotExact(Exception):  # noqa: N818
     """The trainer's numbers are not those of the policy that sampled: training on them would be wrong."""
 
 
-def request(row: dict[str, Any]) -> JobRequest:
-    """A rollout of a row: short replies, and one call that went wrong may be made again."""
-    return JobRequest(
-        domain="lookup", instance=row, sampling_params=SamplingParams(max_tokens=24), settings={"max_turns": 3}
-    )
+request = LOOKUP.request
 
 
-def prompts(rows: Iterator[dict[str, Any]], count: int) -> list[Prompt]:
-    return [Prompt(prompt_id=f"key-{row['key']}", request=request(row)) for row in itertools.islice(rows, count)]
+def prompts(jobs: Iterator[JobRequest], count: int) -> list[Prompt]:
+    return [
+        Prompt(prompt_id=f"{number}-{job.domain}", request=job)
+        for number, job in enumerate(itertools.islice(jobs, count))
+    ]
 
 
 async def collect(url: str, todo: list[Prompt], samples: int, step: int) -> list[Group]:
@@ -71,6 +72,7 @@ def train(
     seed: int,
     steps: int,
     cache: Path,
+    taught: Sequence[Lesson] = (LOOKUP,),
     prompts_per_step: int = 10,
     samples: int = 8,
     lr: float = 5e-4,
@@ -78,13 +80,14 @@ def train(
 ) -> dict[str, Any]:
     """The run's record: what was set, versions, and one entry per step. ``save`` is a folder for the trained model.
     Raises :class:`NotExact`."""
-    folder = warm_model(cache)
+    folder = warm_model(cache, taught)
     model = AutoModelForCausalLM.from_pretrained(folder)
     pad_id = model.config.pad_token_id
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
-    rows = task.rows(seed)
+    jobs = requests(taught, seed)
     record: dict[str, Any] = {
         "seed": seed,
+        "tasks": [lesson.domain for lesson in taught],
         "prompts": prompts_per_step,
         "samples": samples,
         "lr": lr,
@@ -100,7 +103,7 @@ def train(
             policy = f"step-{step}"
             service.publish(model, policy)
             marks.append(time.monotonic())
-            groups = asyncio.run(collect(service.url, prompts(rows, prompts_per_step), samples, step))
+            groups = asyncio.run(collect(service.url, prompts(jobs, prompts_per_step), samples, step))
             marks.append(time.monotonic())
             batch = [sample for group in groups for result in group.results for sample in samples_of(result)]
             for sample in batch:
@@ -116,6 +119,7 @@ def train(
             entry = {
                 "step": step,
                 "reward": sum(rewards) / len(rewards),
+                "by_task": means(groups),
                 "informative": sum(len(set(group.rewards)) > 1 for group in groups),
                 "gap": report.gap,
                 "ratio_off": report.ratio,
@@ -137,6 +141,14 @@ def train(
     return record
 
 
+def means(groups: Sequence[Group]) -> dict[str, float]:
+    """The mean reward of each domain."""
+    rewards: dict[str, list[float]] = {}
+    for group in groups:
+        rewards.setdefault(group.prompt.request.domain or "", []).extend(group.rewards)
+    return {domain: sum(some) / len(some) for domain, some in sorted(rewards.items())}
+
+
 def versions() -> dict[str, str]:
     ours = {name: version(name) for name in ("prorl", "torch", "transformers")}
     return {**ours, "python": platform.python_version()}
@@ -151,6 +163,7 @@ def rise(record: dict[str, Any], window: int = 10) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tasks", default="lookup", help=f"one or several of {','.join(MODULES)}")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--prompts", type=int, default=10)
     parser.add_argument("--samples", type=int, default=8)
@@ -160,12 +173,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where the run's record goes, as JSON")
     parser.add_argument("--save", type=Path, help="a folder for the trained model")
     given = parser.parse_args()
+    try:
+        taught = lessons(tuple(given.tasks.split(",")))
+    except ValueError as error:
+        parser.error(str(error))
     torch.set_num_threads(given.threads)
     disable_progress_bar()  # one per saved model otherwise
     record = train(
         seed=given.seed,
         steps=given.steps,
         cache=given.cache,
+        taught=taught,
         prompts_per_step=given.prompts,
         samples=given.samples,
         lr=given.lr,
