@@ -1,1 +1,31 @@
-"""From rows of many data sets to an :class:`Instance`."""
+"""Rows of public data sets, read and checked."""
+
+from prorl_swe.rows.datasets import KindSetting, detect, read_row
+from prorl_swe.rows.images import DEFAULT_IMAGE, Images, check_images
+from prorl_swe.rows.instance import (
+    CloneSource,
+    ImageSource,
+    Instance,
+    Kind,
+    Match,
+    Runner,
+    SdistSource,
+    Source,
+)
+
+__all__ = [
+    "DEFAULT_IMAGE",
+    "CloneSource",
+    "ImageSource",
+    "Images",
+    "Instance",
+    "Kind",
+    "KindSetting",
+    "Match",
+    "Runner",
+    "SdistSource",
+    "Source",
+    "check_images",
+    "detect",
+    "read_row",
+]

@@ -11,8 +11,8 @@ from typing import Literal
 import msgspec
 
 Kind = Literal["swe-bench", "swe-gym", "r2e-gym", "swe-smith", "swe-rebench", "pypi"]
-# How the tests are run: by pytest or unittest with a reporter of ours, or by a program of the repository's own whose log is
-# read afterwards ("log"; weaker, for what is printed can be forged).
+# How the tests are run: by pytest or unittest with a reporter of ours, or by a program of the repository's own whose
+# log is read afterwards ("log"; weaker, for what is printed can be forged).
 Runner = Literal["pytest", "unittest", "log"]
 # How named tests are compared with those that ran: by whole node id, or by name alone (R2E-Gym's expectations).
 Match = Literal["id", "name"]
@@ -20,8 +20,8 @@ Match = Literal["id", "name"]
 
 class ImageSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="image"):
     """A container image that holds the repository at ``path``, with all that its tests need. ``reference`` is what
-    the sandbox layer takes: ``docker://NAME``, or the path of a SIF or an unpacked folder. ``activate`` is sourced by a
-    shell before anything of the repository is run.
+    the sandbox layer takes: ``docker://NAME``, or the path of a SIF or an unpacked folder. ``activate`` is a line of
+    shell that is run before anything of the repository is run (a conda environment).
     """
 
     reference: str
@@ -58,7 +58,9 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ``base_patch`` is applied to the source to make the base (SWE-smith's bug); ``test_patch`` before grading only
     (empty where the tests are in the base already). ``gold_patch`` never reaches a sandbox of the agent's.
     ``test_command`` is the row's own, for a shell in the repository; node ids are appended by nobody: the runner picks
-    the tests by name. ``log_format`` names the log reader for ``runner="log"``.
+    the tests by name. ``log_format`` names the reader of its log, for ``runner="log"`` (:mod:`prorl_swe.grading.logs`).
+    ``test_files``: files of the repository that hold the tests, for programs that take files and not names.
+    ``hidden``: paths in the image that the agent must not see, for they hold the tests.
     ``required`` tests (F2P) must have passed in the end, ``kept`` ones (P2P) must not have failed.
     """
 
@@ -78,3 +80,5 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     runner: Runner = "pytest"
     match: Match = "id"
     log_format: str | None = None
+    test_files: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
