@@ -19,9 +19,8 @@ from prorl.llm.rendering.manners import EPOCH
 from prorl.llm.rendering.template import ChatTemplate
 from prorl.llm.toolformats import function_form
 from prorl.testing.bytebpe import ADDED, CHATML_TEMPLATE, SPECIAL
-from prorl_lookup.lessons.lesson import GAP, Lesson
+from prorl_lookup.lesson import GAP, Lesson
 
-MERGES = {"lookup": 340, "math": 20, "code": 160}  # at most: enough for whole phrases to be tokens
 LONGEST_TOKEN = 24
 
 
@@ -41,7 +40,7 @@ def build_tokenizer(taught: Sequence[Lesson]) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=256 + sum(MERGES[lesson.domain] for lesson in taught),
+        vocab_size=256 + sum(lesson.merges for lesson in taught),
         max_token_length=LONGEST_TOKEN,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,

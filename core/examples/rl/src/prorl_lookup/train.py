@@ -31,7 +31,7 @@ from transformers.utils.logging import disable_progress_bar
 from prorl.client import CollectorSettings, Group, GroupCollector, Prompt, RolloutClient, samples_of
 from prorl.wire import JobRequest
 from prorl_lookup import grpo
-from prorl_lookup.lessons.lesson import MODULES, Lesson, lessons, requests
+from prorl_lookup.lesson import Lesson, known, load, requests
 from prorl_lookup.lessons.lookup import LESSON as LOOKUP
 from prorl_lookup.service import Service
 from prorl_lookup.warmstart import warm_model
@@ -43,7 +43,7 @@ class NotExact(Exception):  # noqa: N818
     """The trainer's numbers are not those of the policy that sampled: training on them would be wrong."""
 
 
-request = LOOKUP.request
+request = LOOKUP.request  # for other trainers' runs of the same task
 
 
 def prompts(jobs: Iterator[JobRequest], count: int) -> list[Prompt]:
@@ -163,7 +163,8 @@ def rise(record: dict[str, Any], window: int = 10) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tasks", default="lookup", help=f"one or several of {','.join(MODULES)}")
+    several = f"one or several of {', '.join(known())}, or of your own modules, joined by commas"
+    parser.add_argument("--tasks", default="lookup", help=several)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--prompts", type=int, default=10)
     parser.add_argument("--samples", type=int, default=8)
@@ -174,7 +175,7 @@ def main() -> None:
     parser.add_argument("--save", type=Path, help="a folder for the trained model")
     given = parser.parse_args()
     try:
-        taught = lessons(tuple(given.tasks.split(",")))
+        taught = [load(name) for name in given.tasks.split(",")]
     except ValueError as error:
         parser.error(str(error))
     torch.set_num_threads(given.threads)

@@ -26,7 +26,7 @@ from prorl.llm.rendering.renderer import Renderer
 from prorl.llm.rendering.template import ChatTemplate
 from prorl.llm.tokenizers.local import LocalTokenizer, load_tokenizer
 from prorl_lookup import tiny
-from prorl_lookup.lessons.lesson import Lesson
+from prorl_lookup.lesson import Lesson
 from prorl_lookup.lessons.lookup import LESSON as LOOKUP
 
 STEPS, BATCH, LEARNING_RATE = 500, 32, 3e-3

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from prorl.api import Message
-from prorl_lookup.lessons.lesson import GAP, Lesson
+from prorl_lookup.lesson import GAP, Lesson
 
 LARGEST = 9
 
@@ -40,5 +40,6 @@ LESSON = Lesson(
     rows=rows,
     demonstrate=demonstrate,
     fixed=rollout(GAP, GAP, GAP),
+    merges=20,
     settings={"tools": [], "system_prompt": "", "max_turns": 1},
 )

@@ -10,28 +10,33 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from prorl.api import Message
 from prorl_code.handler import describe
 from prorl_code.rows import read_row
 from prorl_code.settings import CodeSettings
-from prorl_lookup.lessons.lesson import GAP, Lesson
+from prorl_lookup.lesson import GAP, Lesson
 
 SETTINGS: dict[str, Any] = {"tools": [], "system_prompt": "", "instructions": "", "max_turns": 1}
 WORDS = {"plus": "+", "minus": "-", "times": "*"}
 INPUTS = (1, 4, 10)
 
 
+def question(word: str, number: object) -> str:
+    return f"f(x) is x {word} {number}"
+
+
 def row(word: str, number: int) -> dict[str, Any]:
     outputs = [{"plus": x + number, "minus": x - number, "times": x * number}[word] for x in INPUTS]
     tests = {"fn_name": "f", "inputs": [[x] for x in INPUTS], "outputs": outputs}
-    return {"question": f"f(x) is x {word} {number}", "input_output": json.dumps(tests)}
+    return {"question": question(word, number), "input_output": json.dumps(tests)}
 
 
 def rollout(word: str, number: object, operator: str, said: object) -> list[Message]:
     """The prompt as the domain makes it of a row."""
-    made = row(word, 1)
-    problem = read_row({**made, "question": f"f(x) is x {word} {number}"})
-    settings = CodeSettings(tools=(), system_prompt="", instructions="")
+    problem = read_row({**row(word, 1), "question": question(word, number)})
+    settings = msgspec.convert(SETTINGS, CodeSettings)
     return [
         Message(role="user", content=describe(problem, problem.messages[-1].content, settings)),
         Message(role="assistant", content=f"```python\ndef f(x):\n    return x {operator} {said}\n```"),
@@ -56,5 +61,6 @@ LESSON = Lesson(
     demonstrate=demonstrate,
     # The three words are whole tokens, as the operators are; numbers stay what they are.
     fixed=[message for word, operator in WORDS.items() for message in rollout(word, GAP, operator, GAP)],
+    merges=160,
     settings=SETTINGS,
 )
