@@ -20,7 +20,6 @@ from prorl.testing.bytebpe import write_tokenizer
 from prorl.testing.lab import Lab
 from prorl.testing.scripted import Policy, Said, ScriptedEngine, ScriptedRequest
 from prorl.testing.scripted.chat import NemoRlSpeech
-from prorl_nemo_rl.settings import Policy as EnginePolicy
 from prorl_nemo_rl.settings import RolloutSettings
 
 CALL = '<tool_call>\n{"name": "think", "arguments": {"thought": "six times seven"}}\n</tool_call>'
@@ -62,10 +61,6 @@ class Scene:
 
     def settings(self, **settings: Any) -> RolloutSettings:
         return msgspec.convert(self.rollouts(**settings), RolloutSettings)
-
-    @property
-    def policy(self) -> EnginePolicy:
-        return EnginePolicy(base_urls=[self.base_url], model="policy")
 
 
 def row(number: int = 0, **more: Any) -> dict[str, Any]:

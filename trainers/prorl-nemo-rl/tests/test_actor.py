@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from nemo_rl_contract import check_environment
 
+from prorl.client import ClientError
 from prorl_nemo_rl.actor import BatchEnvironment, StreamingEnvironment, environment_class
-from prorl_nemo_rl.contract import check_environment
 
 BOTH = pytest.mark.parametrize("kind", [BatchEnvironment, StreamingEnvironment])
 
@@ -78,7 +79,7 @@ async def test_shutting_down_leaves_nothing_running(setting, make_row, until):
     await asyncio.to_thread(until, lambda: scene.engine.in_flight == 1)
     await environment.shutdown()
     await asyncio.to_thread(until, lambda: scene.engine.aborted == 1)
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(ClientError, match="closed"):
         await running
 
 

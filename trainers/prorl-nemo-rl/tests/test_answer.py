@@ -6,13 +6,14 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nemo_rl_contract import check_answer, check_result
 
+from prorl.client import SampleRules, Tried, Untrainable, samples_of
 from prorl.wire.certificate import certify
 from prorl.wire.results import RolloutResult
 from prorl.wire.trajectory import Segment, ToolCall, Trajectory, Turn, VersionSpan
 from prorl_nemo_rl.actor import result_of
 from prorl_nemo_rl.answer import answer
-from prorl_nemo_rl.contract import check_answer, check_result
 
 
 def segment(mask, *, first=10, **more):
@@ -40,9 +41,18 @@ def finished(segments, turns, **more):
     )
 
 
+def answered(result):
+    rules = SampleRules(agents=("",))
+    try:
+        tried = Tried(result=result, samples=samples_of(result, rules))
+    except Untrainable as error:
+        tried = Tried(result=result, untrainable=error)
+    return answer({"responses_create_params": {"input": []}}, tried)
+
+
 def of(result):
     """The answer, and NeMo RL's form of it; both keep the contract."""
-    found = answer({"responses_create_params": {"input": []}}, result)
+    found = answered(result)
     assert check_answer(found) == []
     kept = result_of(msgspec.json.decode(msgspec.json.encode(found)))
     assert check_result(kept) == []
@@ -128,22 +138,40 @@ def test_a_call_that_was_not_understood_shows():
     assert log[1]["is_invalid_tool_call"] is True
 
 
-@pytest.mark.parametrize("trained_on", [True, False], ids=["with tokens", "without"])
-def test_a_masked_rollout_has_tokens_and_no_loss(trained_on):
-    segments = [segment([0, 1])] if trained_on else []
-    turns = [turn("prompt", 0, 1), turn("assistant", 1, 2)] if trained_on else []
-    found, log = of(finished(segments, turns, mask_sample=True, reward=0.0))
-    assert found["instance_config"] == {"mask_sample": True}
-    assert [message["role"] for message in log] == ["user"]
-    assert log[0]["token_ids"] == ([10, 11] if trained_on else [0, 0])
-
-
-def test_a_rollout_that_was_changed_on_its_way_is_masked_and_its_tokens_withheld():
-    result = finished([segment([0, 1])], [turn("prompt", 0, 1), turn("assistant", 1, 2)])
+def changed():
+    result = finished([segment([0, 1])], [turn("prompt", 0, 1), turn("assistant", 1, 2)], reward=1.0)
     result.trajectory.segments[0].tokens[1] += 1
+    return result
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (finished([segment([0, 1])], [turn("prompt", 0, 1), turn("assistant", 1, 2)], mask_sample=True), "is masked"),
+        (finished([], [], mask_sample=True, reward=1.0), "is masked"),
+        (finished([], []), "sampled no token"),
+        (finished([segment([0, 1], agent="helper")], [turn("prompt", 0, 1), turn("assistant", 1, 2)]), "no token"),
+        (changed(), "were certified"),
+    ],
+    ids=["masked", "masked, empty", "empty", "a helper's only", "changed on its way"],
+)
+def test_what_must_not_be_trained_on_cannot_be(result, why):
+    """NeMo RL tells groups by their prompts' tokens: these are a group of their own, all of one reward."""
     found, log = of(result)
-    assert found["instance_config"] == {"mask_sample": True}
+    assert (found["instance_config"], found["reward"], found["masked"]) == ({"mask_sample": True}, 0.0, 1.0)
+    assert why in found["rollout"]["masked_because"]
+    assert [message["role"] for message in log] == ["user"]  # the actor's own form has no loss at all
     assert log[0]["token_ids"] == [0, 0]
+    (stand_in,) = trained(answered(result))
+    assert (stand_in["prompt_token_ids"], stand_in["generation_token_ids"]) == ([0], [0])
+    assert found["tokens_dropped"] == sum(sum(each.loss_mask) for each in result.trajectory.segments)
+
+
+def test_what_a_masked_rollout_said_can_still_be_read():
+    turns = [turn("prompt", 0, 1), turn("assistant", 1, 2, text="Hm."), turn("user", 2, 3, text="Go on.")]
+    found, _ = of(finished([segment([0, 1, 0])], turns, mask_sample=True))
+    texts = [item["content"] for item in found["response"]["output"]]
+    assert (texts[0][0]["text"], texts[1]) == ("Hm.", "Go on.")
 
 
 def test_the_contract_notices():
@@ -157,7 +185,7 @@ def test_the_contract_notices():
         (lambda items: [item.pop("generation_token_ids") for item in items], "gives the whole batch up"),
         (lambda items: items[0].pop("prompt_token_ids"), "lacks prompt_token_ids"),
     ]:
-        found = answer({"responses_create_params": {"input": []}}, result)
+        found = answered(result)
         spoil(trained(found))
         assert any(complaint in each for each in check_answer(found)), complaint
     for spoil, complaint in [
@@ -169,12 +197,12 @@ def test_the_contract_notices():
         (lambda kept: kept["full_result"].update(extra={1, 2}), "no JSON"),
         (lambda kept: kept["message_log"].clear(), "log is empty"),
     ]:
-        kept = result_of(answer({"responses_create_params": {"input": []}}, result))
+        kept = result_of(answered(result))
         kept["message_log"] = list(kept["message_log"])
         spoil(kept)
         assert any(complaint in each for each in check_result(kept)), complaint
 
 
 def test_nothing_of_a_server_is_imported(run_python):
-    loaded = run_python("import sys, prorl_nemo_rl.actor, prorl_nemo_rl.contract; print(*sys.modules)").split()
+    loaded = run_python("import sys, prorl_nemo_rl.actor; print(*sys.modules)").split()
     assert not {"litestar", "tokenizers", "jinja2", "psutil", "torch", "ray", "nemo_gym"} & set(loaded)

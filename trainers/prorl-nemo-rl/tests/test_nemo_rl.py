@@ -50,6 +50,9 @@ def test_their_own_code_takes_what_we_give(checkout: Path | None) -> None:
     assert ours["metrics"]["gen_tokens_per_sample/mean"] > 0
 
     flags = ("is_invalid_tool_call", "has_malformed_thinking")  # 0.6 has none
-    (theirs, same), (masked, _) = out["theirs"]
+    (theirs, same), _, (masked, _), _ = out["theirs"]
     assert theirs == [{k: v for k, v in each.items() if k in theirs[1] or k not in flags} for each in same]
     assert [each["token_ids"] for each in masked] == [[0], [0]]  # it does not give the batch up
+    # A masked row teaches nothing, heeded or not, and takes no part in the others' baseline.
+    assert out["advantages"] == [0.5, -0.5, 0.0, 0.0]
+    assert out["multi_turn"] == ([0.0, 0.0] if "v0.6" in checkout.name else [0.5, -0.5])  # the README says so

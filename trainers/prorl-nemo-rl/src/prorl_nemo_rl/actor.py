@@ -17,9 +17,8 @@ from typing import Any
 
 import msgspec
 
-from prorl_nemo_rl.answer import answer
 from prorl_nemo_rl.rollouts import Rollouts
-from prorl_nemo_rl.settings import Policy, RolloutSettings
+from prorl_nemo_rl.settings import RolloutSettings
 
 Row = dict[str, Any]
 Result = dict[str, Any]
@@ -30,10 +29,9 @@ class _Environment:
     (:class:`~prorl_nemo_rl.settings.RolloutSettings`)."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self._settings = msgspec.convert(config["rollouts"], RolloutSettings)
-        self._policy = Policy(base_urls=list(config["base_urls"]), model=config["model_name"])
-        self._rollouts: Rollouts | None = None
-        self._opening = asyncio.Lock()
+        settings = msgspec.convert(config["rollouts"], RolloutSettings)
+        self._rollouts = Rollouts(settings, model=config["model_name"], base_urls=list(config["base_urls"]))
+        self._open: asyncio.Future[Rollouts] | None = None
 
     async def set_tokenizer(self, tokenizer: Any) -> None:
         """Tokens need none: they come from the engine."""
@@ -42,41 +40,25 @@ class _Environment:
         return True
 
     async def shutdown(self) -> None:
-        if (rollouts := self._rollouts) is not None:
-            self._rollouts = None
-            await rollouts.__aexit__(None, None, None)
-
-    def step(self, message_log_batch: Any, metadata: Any) -> Any:
-        raise NotImplementedError("rollouts run whole, in the rollout service: run_rollouts")
-
-    def global_post_process_and_metrics(self, batch: Any) -> Any:
-        raise NotImplementedError("rollouts run whole, in the rollout service: run_rollouts")
-
-    async def _open(self) -> Rollouts:
-        async with self._opening:
-            if self._rollouts is None:
-                self._rollouts = await Rollouts(self._settings, self._policy).__aenter__()
-            return self._rollouts
+        if self._open is not None:
+            await self._rollouts.__aexit__()
 
     async def _results(
         self, rows: list[Row], prefix: str
     ) -> AsyncIterator[tuple[int, Result, dict[str, float] | None]]:
         """As they end; the last one carries the timing. Leaving early cancels the rest."""
-        rollouts = await self._open()
-        start, converting = time.monotonic(), 0.0
-        tasks = {asyncio.create_task(rollouts.run(row)): row for row in rows}
-        waiting = set(tasks)
+        self._open = self._open or asyncio.ensure_future(self._rollouts.__aenter__())
+        await asyncio.shield(self._open)
+        start = time.monotonic()
+
+        async def run(row: Row) -> tuple[int, Result]:
+            return row["_rowidx"], result_of(await self._rollouts.run(row))
+
+        tasks = [asyncio.create_task(run(row)) for row in rows]
         try:
-            while waiting:
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    rollout, began = task.result(), time.monotonic()
-                    row = tasks.pop(task)
-                    found = answer(row, rollout, rollouts.rules)
-                    result = result_of(found)
-                    converting += time.monotonic() - began
-                    timing = None if tasks else _timing(prefix, time.monotonic() - start, converting)
-                    yield row["_rowidx"], result, timing
+            for left, ended in zip(reversed(range(len(rows))), asyncio.as_completed(tasks), strict=True):
+                index, result = await ended
+                yield index, result, None if left else {f"{prefix}/await_results": time.monotonic() - start}
         finally:
             for task in tasks:
                 task.cancel()
@@ -89,12 +71,9 @@ class BatchEnvironment(_Environment):
     async def run_rollouts(
         self, nemo_gym_examples: list[Row], tokenizer: Any, timer_prefix: str
     ) -> tuple[list[Result], dict[str, float]]:
-        results: dict[int, Result] = {}
-        timing: dict[str, float] = {}
-        async for index, result, last in self._results(nemo_gym_examples, timer_prefix):
-            results[index] = result
-            timing = last or timing
-        return [results[row["_rowidx"]] for row in nemo_gym_examples], timing
+        found = [each async for each in self._results(nemo_gym_examples, timer_prefix)]
+        results = {index: result for index, result, _ in found}
+        return [results[row["_rowidx"]] for row in nemo_gym_examples], found[-1][2] or {}
 
 
 class StreamingEnvironment(_Environment):
@@ -128,35 +107,23 @@ def result_of(found: dict[str, Any]) -> Result:
 
     They are lists: NeMo RL makes tensors of them on its side of the actor.
     """
-    masked = found["instance_config"]["mask_sample"]
     log: list[dict[str, Any]] = []
     seen = 0
     for item in found["response"]["output"]:
         if "generation_token_ids" not in item:
             continue
         prompt, ids = item.pop("prompt_token_ids"), item.pop("generation_token_ids")
-        logprobs = item.pop("generation_log_probs")
-        log.append({"role": "user", "content": "", "token_ids": prompt[seen:]})
         texts = [part["text"] for part in item.get("content", [])]
-        log.append(
-            {
-                "role": "assistant",
-                "content": "",
-                "token_ids": ids,
-                "generation_logprobs": logprobs,
-                "is_invalid_tool_call": any("<tool_call>" in text for text in texts),
-                "has_malformed_thinking": any("<think>" in text or "</think>" in text for text in texts),
-            }
-        )
+        reply = {
+            "role": "assistant",
+            "content": "",
+            "token_ids": ids,
+            "generation_logprobs": item.pop("generation_log_probs"),
+            "is_invalid_tool_call": any("<tool_call>" in text for text in texts),
+            "has_malformed_thinking": any("<think>" in text or "</think>" in text for text in texts),
+        }
+        log += [{"role": "user", "content": "", "token_ids": prompt[seen:]}, reply]
         seen = len(prompt) + len(ids)
-    if masked:
+    if found["instance_config"]["mask_sample"]:
         log = [{"role": "user", "content": "", "token_ids": [token for each in log for token in each["token_ids"]]}]
     return {"message_log": log, "input_message_log": log[:1], "full_result": found}
-
-
-def _timing(prefix: str, total_s: float, converting_s: float) -> dict[str, float]:
-    return {
-        f"{prefix}/await_results": total_s - converting_s,
-        f"{prefix}/postprocess_results": converting_s,
-        f"{prefix}/postprocess_results_pct": 100 * converting_s / total_s if total_s else 0.0,
-    }

@@ -6,7 +6,6 @@ A row holds ``instance`` (what the task's handler takes), may hold ``domain`` an
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import msgspec
@@ -39,13 +38,9 @@ def job_of(row: dict[str, Any], settings: RolloutSettings, *, run_id: str, numbe
         "budgets": msgspec.to_builtins(settings.budgets),
         "settings": settings.settings | (row.get("settings") or {}),
         "backend_wait_s": settings.engine_wait_s,
+        "cancel_on_disconnect": True,  # whoever hangs up, or dies, leaves no rollout behind
     }
     try:
         return msgspec.convert(body, JobRequest)
     except msgspec.ValidationError as error:
         raise BadRow(f"the row is no job: {error}") from None
-
-
-def digest(row: dict[str, Any]) -> str:
-    """The same for the same row."""
-    return hashlib.sha256(msgspec.json.encode(row, order="deterministic")).hexdigest()
