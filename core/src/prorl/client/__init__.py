@@ -8,6 +8,7 @@ from prorl.client.fleet import Fleet, FleetMember, FleetSettings
 from prorl.client.groups import Attempt, Group, Prompt, rewards_differ
 from prorl.client.roster import Batch, CollectorSettings, Stalled
 from prorl.client.samples import Padded, Sample, SampleRules, Untrainable, pad, samples_of
+from prorl.client.tries import Tried, try_for_samples
 from prorl.client.weights import FolderReload, WeightsRefused
 
 __all__ = [
@@ -33,9 +34,11 @@ __all__ = [
     "ServerUnreachable",
     "ServiceError",
     "Stalled",
+    "Tried",
     "Untrainable",
     "WeightsRefused",
     "pad",
     "rewards_differ",
     "samples_of",
+    "try_for_samples",
 ]

@@ -123,7 +123,9 @@ class GroupCollector:
 
     async def _attempt(self, place: Place) -> Attempt:
         job_id, step = place.job_id, place.step
-        request = msgspec.structs.replace(place.group.prompt.request, job_id=job_id, group_id=place.group.group_id)
+        asked = place.group.prompt.request  # one that names its group keeps it: the trainer may group more widely
+        group_id = asked.group_id or place.group.group_id
+        request = msgspec.structs.replace(asked, job_id=job_id, group_id=group_id)
         try:
             async with asyncio.timeout(self._settings.rollout_s):
                 result = await self._rollouts.process(request)

@@ -27,6 +27,8 @@ from prorl.wire.jobs import SERVER_STOPPED, JobRequest
 from prorl.wire.results import RolloutResult
 from prorl.wire.service import CancelReply
 
+NOBODY_ANSWERS = 502  # at an LLM server's URL
+
 
 class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
     """``check_s``: how often each server is asked how it is; ``strikes``: silent checks in a row that set it aside (its
@@ -76,6 +78,7 @@ class Fleet:
         self._manages = False
         self._where: dict[str, Member] = {}
         self._changed = asyncio.Event()
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         for url in self._urls:
@@ -88,6 +91,9 @@ class Fleet:
         await self.close()
 
     async def close(self) -> None:
+        """Rollouts that are still waited for end with ``ClientError``; on the servers they go on, unless they
+        asked for ``cancel_on_disconnect``."""
+        self._closed = True
         for url in list(self._members):
             await self._drop(url)
 
@@ -153,9 +159,19 @@ class Fleet:
 
     # -- LLM servers
 
-    async def add_llm_server(self, backend: BackendSpec | str) -> None:
-        """Register an LLM server with the rollout server that it is dealt to. Raises ``ServiceError`` when that one
-        refuses it; it is then not registered anywhere."""
+    async def add_llm_server(self, backend: BackendSpec | str, *, wait_s: float = 0.0) -> None:
+        """Register an LLM server with the rollout server that it is dealt to. One at which nobody answers is asked for
+        again for ``wait_s``. Raises ``ServiceError`` when it is refused; it is then not registered anywhere."""
+        deadline = asyncio.get_running_loop().time() + wait_s
+        while True:
+            try:
+                return await self._add_llm_server(backend)
+            except ServiceError as error:
+                if error.status != NOBODY_ANSWERS or asyncio.get_running_loop().time() >= deadline:
+                    raise
+            await asyncio.sleep(self._settings.check_s)
+
+    async def _add_llm_server(self, backend: BackendSpec | str) -> None:
         spec = BackendSpec(url=backend) if isinstance(backend, str) else backend
         version = spec.policy_version if spec.policy_version is not None else str(self._clears)
         spec = msgspec.structs.replace(spec, url=spec.url.rstrip("/"), policy_version=version)
@@ -217,6 +233,8 @@ class Fleet:
         """The server with most room; waits for one."""
         deadline = asyncio.get_running_loop().time() + self._settings.give_up_s
         while True:
+            if self._closed:
+                raise ClientError("the fleet was closed")
             open_ = [member for member in self._members.values() if member.has_room]
             if open_:
                 member = min(open_, key=lambda member: member.load)

@@ -22,7 +22,8 @@ _USABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+\-]{0,119}")
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     """What a group is rolled out from. ``request`` has no job id yet; ``prompt_id`` is the trainer's own name, and
-    becomes the beginning of the group's id and of its rollouts'. Raises ``ValueError`` for one that cannot."""
+    becomes the beginning of the group's id and of its rollouts'. A ``group_id`` in ``request`` is kept for the service.
+    Raises ``ValueError`` for one that cannot."""
 
     prompt_id: str
     request: JobRequest
