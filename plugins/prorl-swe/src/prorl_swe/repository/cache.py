@@ -1,0 +1,106 @@
+"""The cache of prepared repositories: bases and environments of tests, each made once, shared by all rollouts.
+
+::
+
+    Instance ──┬─ base ── tree, .git, metadata ──────┐
+               │                                     ├── Prepared: a sandbox's spec in which both are shown
+               └─ what its tests need ── environment ┘   (the working tree is each sandbox's own, Bind.own)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from prorl.api.errors import SandboxFault
+from prorl.api.sandbox import Bind, SandboxSpec
+from prorl_swe.repository import base, environment, sdist
+from prorl_swe.repository.git import find_git, inside_environment
+from prorl_swe.repository.prepared import PRISTINE_GIT, WORKTREE, Prepared
+from prorl_swe.repository.store import Held, Store
+from prorl_swe.rows.instance import Instance, SdistSource
+
+FORMAT = 1  # of what is kept: another one makes everything anew
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+
+
+def default_folder() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "prorl" / "swe"
+
+
+class CacheLease:
+    """Implements :class:`prorl_swe.repository.prepared.Lease`."""
+
+    def __init__(self, prepared: Prepared, held: list[Held]) -> None:
+        self.prepared = prepared
+        self._held = held
+
+    def close(self) -> None:
+        for held in self._held:
+            held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class RepositoryCache:
+    """Implements :class:`prorl_swe.repository.prepared.Repositories`. Making one touches nothing.
+
+    ``max_gb``: what was used longest ago and is not in use goes when the cache grows beyond it; ``None``: never.
+    """
+
+    def __init__(self, folder: str | Path | None = None, *, max_gb: float | None = 20.0) -> None:
+        self.store = Store(
+            Path(folder or default_folder()).absolute(), max_bytes=None if max_gb is None else int(max_gb * 1e9)
+        )
+
+    async def prepare(self, instance: Instance, sandbox: SandboxSpec) -> CacheLease:
+        """See :class:`Repositories`. Whoever asks for the same meanwhile waits for it."""
+        source = instance.source
+        if not isinstance(source, SdistSource):
+            raise SandboxFault(f"{type(source).__name__} is not prepared yet", code="unsupported")
+        find_git()
+        key = _key(FORMAT, msgspec.structs.replace(source, requirements=None), instance.base_patch)
+        held = [await self.store.take("base", key, partial(sdist.make, source, instance.base_patch))]
+        try:
+            found = base.read(held[0].path)
+            wanted = environment.wanted(found.requirements, found.optional, source.requirements)
+            held.append(await self.store.take("env", wanted.key(), partial(environment.make, wanted)))
+        except BaseException:
+            held[0].close()
+            raise
+        return CacheLease(_on_the_hosts_python(sandbox, found, held[0].path, held[1].path), held)
+
+    async def close(self) -> None:
+        await self.store.close()
+
+
+def _on_the_hosts_python(sandbox: SandboxSpec, found: base.Base, base_folder: Path, env_folder: Path) -> Prepared:
+    tree = base_folder / base.TREE
+    binds = (
+        Bind(source=str(tree), target=WORKTREE, own=True),
+        Bind(source=str(tree / ".git"), target=PRISTINE_GIT),
+        Bind(source=str(env_folder / environment.VENV), target=environment.AT),
+        Bind(source=str(base_folder / base.PROJECT), target=environment.PROJECT_AT),
+    )
+    env = inside_environment() | {"PATH": f"{environment.AT}/bin:{SYSTEM_PATH}", "VIRTUAL_ENV": environment.AT}
+    spec = msgspec.structs.replace(
+        sandbox, workdir=WORKTREE, network=False, env=env | sandbox.env, binds=(*sandbox.binds, *binds)
+    )
+    return Prepared(base=found.commit, worktree=WORKTREE, python=environment.PYTHON_AT, spec=spec)
+
+
+def _key(*parts: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:32]
