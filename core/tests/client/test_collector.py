@@ -26,7 +26,7 @@ class Service:
     async def process(self, request):
         assert request.job_id not in self.results, "a job id was used twice"
         self.requests.append(request)
-        sample = int(request.job_id.removeprefix(request.group_id)[1:].split(".")[0])
+        sample = int(request.job_id.rpartition("-")[2].split(".")[0])
         seconds, outcome = self.plan(self.rng, request.instance["n"], sample)
         self.running[request.job_id] = stop = asyncio.Event()
         self.busy.append((asyncio.get_running_loop().time(), len(self.running)))
@@ -91,6 +91,19 @@ def check(batch, service, *, samples, max_lag):
         assert max(group.rewards) > min(group.rewards)
         assert batch.step - group.oldest_step <= max_lag
     assert len({group.prompt.prompt_id for group in batch.groups}) == len(batch.groups)
+
+
+def test_a_request_that_names_its_group_keeps_it():
+    service = Service(lambda rng, n, sample: (1.0, float(sample)))
+    named = (Prompt(prompt_id=f"p{n}", request=JobRequest(instance={"n": n}, group_id="of-both")) for n in range(2))
+
+    async def main():
+        async with GroupCollector(service, named, CollectorSettings(samples=2, wanted=2, in_flight=4)) as collector:
+            return await collector.collect(0)
+
+    assert len({group.group_id for group in virtual_run(main()).groups}) == 2
+    assert {request.group_id for request in service.requests} == {"of-both"}
+    assert len({request.job_id for request in service.requests}) == 4
 
 
 def test_k_informative_groups_and_then_it_stops():

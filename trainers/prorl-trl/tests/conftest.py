@@ -4,10 +4,11 @@ tested with needs no GPU and no vLLM, and every logprob is the policy's own."""
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -18,6 +19,7 @@ from prorl.testing import tinymodel
 from prorl.testing.lab import Lab
 from prorl.testing.scripted import ScriptedReply, ScriptedRequest
 from prorl.wire import BackendSpec
+from prorl_trl import RolloutServiceWorker
 
 torch.set_num_threads(1)  # they wait for one another by spinning: on a machine that others use too, more are slower
 
@@ -150,6 +152,43 @@ class DirectWeights:
 @pytest.fixture
 def direct_weights(bench: Bench) -> DirectWeights:
     return DirectWeights(bench)
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[RolloutServiceWorker], list[Any]]:
+    """``watch(worker)`` is a list of all that the worker hands to the trainer."""
+
+    def watch(worker: RolloutServiceWorker) -> list[Any]:
+        seen: list[Any] = []
+        put = worker.rollout_buffer.put_nowait
+        monkeypatch.setattr(worker.rollout_buffer, "put_nowait", lambda row: (put(row), seen.append(row))[0])
+        return seen
+
+    return watch
+
+
+@pytest.fixture
+def assert_exact(model_folder: Path) -> Callable[..., None]:
+    """``assert_exact(samples, history)``: every logprob is that of the weights of its version: the sample's own, or one
+    of the next few, that came under way. ``history`` has the weights of each version."""
+
+    def check(samples: list[Any], history: dict[int, dict[str, torch.Tensor]], folder: Path = model_folder) -> None:
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        closest = [np.full(len(sample.input_ids), np.inf) for sample in samples]
+        for version, state in history.items():
+            model.load_state_dict(state)
+            for sample, best in zip(samples, closest, strict=True):
+                if not sample.model_version <= version <= sample.model_version + 4:
+                    continue
+                ids = torch.from_numpy(sample.input_ids)
+                with torch.no_grad():
+                    own = model(input_ids=ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
+                best[1:] = np.minimum(best[1:], np.abs(own.numpy() - sample.old_log_probs[1:]))
+        assert (
+            max(best[sample.completion_mask == 1].max() for sample, best in zip(samples, closest, strict=True)) < 1e-4
+        )
+
+    return check
 
 
 @pytest.fixture

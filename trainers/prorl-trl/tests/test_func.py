@@ -71,6 +71,8 @@ def test_as_many_as_prompts_and_in_their_order(bench, stub):
     texts = stub.processing_class.batch_decode(output["prompt_ids"])
     assert [text.split("row-")[1][0] for text in texts] == ["1"] * 3 + ["0"] * 2 + ["1"] * 3
     assert len(set(output["job_id"])) == 8
+    groups = [bench.lab.client.job(job_id).group_id for job_id in output["job_id"]]
+    assert groups == ["step-3.0"] * 3 + ["step-3.1"] * 2 + ["step-3.2"] * 3
     for prompt, ids, logprobs, mask in zip(
         prompts, output["completion_ids"], output["logprobs"], output["env_mask"], strict=True
     ):

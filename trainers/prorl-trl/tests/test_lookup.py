@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
+import statistics
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from datasets import Dataset
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
 
@@ -40,7 +44,16 @@ def test_grpo_trainer(cache):
     assert prorl_lookup.rise(record, 5) > 0.1
 
 
-def test_async_grpo_trainer(cache, tmp_path, monkeypatch, without_gpu):
+class Remembered(FolderWeights):
+    """Keeps a copy of every version."""
+
+    def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
+        state = {name: tensor.detach().clone() for name, tensor in iterator}
+        vars(self).setdefault("history", {})[self.version + 1] = state
+        super().send_weights(iter(state.items()))
+
+
+def test_async_grpo_trainer(cache, tmp_path, monkeypatch, without_gpu, assert_exact, watch):
     """The real engine under :class:`FolderWeights`, with rollouts under way while its weights change."""
     from prorl_lookup import task  # noqa: PLC0415 - after it is known to be there
     from prorl_lookup.service import Service  # noqa: PLC0415
@@ -49,12 +62,15 @@ def test_async_grpo_trainer(cache, tmp_path, monkeypatch, without_gpu):
 
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     folder = warm_model(cache)
+    steps, staleness = 30, 2
     prompts = (
         Prompt(prompt_id=f"{index}", request=request(row)) for index, row in zip(itertools.count(), task.rows(0))
     )
+    began = time.monotonic()
     with Service(folder) as service:
-        worker = RolloutServiceWorker(service.url, prompts, samples=8, in_flight=64, max_staleness=2, buffer=64)
-        weights = FolderWeights(service.weights, tmp_path / "weights", model=folder)
+        worker = RolloutServiceWorker(service.url, prompts, samples=8, in_flight=64, max_staleness=staleness, buffer=64)
+        weights = Remembered(service.weights, tmp_path / "weights", model=folder)
+        seen = watch(worker)
         trainer = AsyncGRPOTrainer(
             model=str(folder),
             args=AsyncGRPOConfig(
@@ -63,11 +79,12 @@ def test_async_grpo_trainer(cache, tmp_path, monkeypatch, without_gpu):
                 bf16=False,
                 dtype="float32",
                 per_device_train_batch_size=48,
-                token_budget=0,
+                token_budget=0,  # samples are counted, not tokens: a step is 48 of them
                 num_generations=8,
-                max_steps=12,
+                max_steps=steps,
                 learning_rate=5e-4,
-                max_staleness=2,
+                lr_scheduler_type="constant",
+                max_staleness=staleness,
                 weight_sync_steps=1,
                 logging_steps=1,
                 report_to=[],
@@ -79,9 +96,16 @@ def test_async_grpo_trainer(cache, tmp_path, monkeypatch, without_gpu):
         )
         trainer.train()
     history = [entry for entry in trainer.state.log_history if "ratio" in entry]
-    assert len(history) == 12
+    assert len(history) == steps
     assert abs(history[0]["ratio"] - 1) < 1e-4
     assert abs(history[0]["kl"]) < 1e-6
-    assert weights.version == 13
+    assert weights.version == steps + 1
+    oldest = max(entry["sample/staleness_max"] for entry in history)
+    assert oldest <= staleness
+    assert {row.model_version for row in seen} >= set(range(1, steps))
+    assert_exact(seen, weights.history, folder)
     rewards = [entry["rollout/reward"] for entry in history if "rollout/reward" in entry]
-    assert sum(rewards[-4:]) - sum(rewards[:4]) > 0.2, rewards
+    first, last = statistics.fmean(rewards[:5]), statistics.fmean(rewards[-5:])
+    took_s = time.monotonic() - began
+    print(f"AsyncGRPOTrainer: {first:.3f} to {last:.3f}, {len(seen)} samples, staleness {oldest}, {took_s:.0f} s")
+    assert last - first > 0.15, rewards

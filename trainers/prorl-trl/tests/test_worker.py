@@ -186,7 +186,9 @@ def test_stopping_at_once(bench, start):
 
 
 @pytest.mark.parametrize("staleness", [0, 2])
-def test_async_grpo_learns(bench, model_folder, tmp_path, monkeypatch, without_gpu, direct_weights, staleness):
+def test_async_grpo_learns(
+    bench, model_folder, tmp_path, monkeypatch, without_gpu, direct_weights, assert_exact, watch, staleness
+):
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     args = AsyncGRPOConfig(
         output_dir=str(tmp_path),
@@ -207,9 +209,7 @@ def test_async_grpo_learns(bench, model_folder, tmp_path, monkeypatch, without_g
     worker = RolloutServiceWorker(
         bench.url, prompts(turns=2), samples=4, in_flight=16, max_staleness=staleness, buffer=16, scale="none"
     )
-    seen, weights = [], direct_weights
-    put = worker.rollout_buffer.put_nowait
-    monkeypatch.setattr(worker.rollout_buffer, "put_nowait", lambda row: (put(row), seen.append(row))[0])
+    seen, weights = watch(worker), direct_weights
     trainer = AsyncGRPOTrainer(
         model=str(model_folder),
         args=args,
@@ -224,23 +224,6 @@ def test_async_grpo_learns(bench, model_folder, tmp_path, monkeypatch, without_g
     assert abs(history[0]["kl"]) < 1e-6
     assert max(entry["sample/staleness_max"] for entry in history) <= staleness
     assert {row.model_version for row in seen} >= {1, 2}
-    assert_exact(seen, weights.history, model_folder)
+    assert_exact(seen, weights.history)
     rewards = [entry["rollout/reward"] for entry in history if "rollout/reward" in entry]
     assert sum(rewards[-3:]) - sum(rewards[:3]) > 0.15, rewards
-
-
-def assert_exact(samples, history, model_folder):
-    """Every logprob is that of the weights of its version: the sample's own, or newer ones that came under way."""
-    model = AutoModelForCausalLM.from_pretrained(model_folder)
-    closest = [np.full(len(sample.input_ids), np.inf) for sample in samples]
-    for version, state in history.items():
-        model.load_state_dict(state)
-        for sample, best in zip(samples, closest, strict=True):
-            if version < sample.model_version:
-                continue
-            ids = torch.from_numpy(sample.input_ids)
-            with torch.no_grad():
-                own = model(input_ids=ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None])[:, 0].numpy()
-            best[1:] = np.minimum(best[1:], np.abs(own - sample.old_log_probs[1:]))
-    for sample, best in zip(samples, closest, strict=True):
-        assert best[sample.completion_mask == 1].max() < 1e-4

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from prorl.client import (
     ClientError,
@@ -22,6 +24,7 @@ from prorl.client import (
     Group,
     GroupCollector,
     Prompt,
+    Sample,
     SampleRules,
     Untrainable,
     samples_of,
@@ -29,7 +32,7 @@ from prorl.client import (
 from prorl.wire import JobRequest
 from prorl_trl.servers import connect
 
-Publish = Callable[[Any, str], None]
+MANY = 256  # rollouts that fail one after the other: it is not their prompts that are broken
 
 
 class NoRollouts(ClientError):  # noqa: N818 - says what happened
@@ -42,17 +45,18 @@ class NoRollouts(ClientError):  # noqa: N818 - says what happened
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """One rollout as TRL takes it. ``reward`` is ``None`` and ``trouble`` says why where it must not be trained on."""
+    """One rollout as TRL takes it. ``rollout_trouble`` says why it must not be trained on; then it has no reward."""
 
     prompt_ids: list[int]
     completion_ids: list[int]
     logprobs: list[float]
     env_mask: list[int]
-    rollout_reward: float | None
+    rollout_reward: float | None = None
     rollout_trouble: str = ""
-    job_id: str = ""
+    job_id: str
 
 
+@dataclass(eq=False)
 class RolloutServiceFunc:
     """``servers``: one URL or several. ``request_of`` makes the job of an entry of the data set's ``prompt`` column,
     which is all that TRL passes on (see :meth:`from_dataset`).
@@ -64,23 +68,14 @@ class RolloutServiceFunc:
     Calling it raises :class:`NoRollouts`, :class:`prorl.client.Stalled`, or what ``publish`` raises.
     """
 
-    def __init__(
-        self,
-        servers: str | Sequence[str],
-        request_of: Callable[[Any], JobRequest],
-        *,
-        publish: Publish | None = None,
-        rules: SampleRules | None = None,
-        attempts: int = 2,
-        in_flight: int = 256,
-    ) -> None:
-        self._servers = servers
-        self._request_of = request_of
-        self._publish = publish
-        self._published: str | None = None
-        self._rules = rules
-        self._attempts = attempts
-        self._in_flight = in_flight
+    servers: str | Sequence[str]
+    request_of: Callable[[Any], JobRequest]
+    _: KW_ONLY
+    publish: Callable[[Any, str], None] | None = None
+    rules: SampleRules | None = None
+    attempts: int = 2
+    in_flight: int = 256
+    published: str | None = field(default=None, init=False)
 
     @classmethod
     def from_dataset(
@@ -94,82 +89,63 @@ class RolloutServiceFunc:
                 raise ValueError(f"two rows with the prompt {row['prompt']!r} have different instances")
 
         def request_of(prompt: Any) -> JobRequest:
-            return msgspec.structs.replace(request, instance=known[_key(prompt)])
+            return replace(request, instance=known[_key(prompt)])
 
         return cls(servers, request_of, **more)
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         step = int(trainer.state.global_step)
         version = f"step-{step}"
-        if self._publish is not None and self._published != version:
-            self._publish(trainer, version)
-            self._published = version
-        runs = [(prompt, len(list(same))) for prompt, same in itertools.groupby(prompts)]
-        groups = asyncio.run(self._collect(runs, step))
-        expected = version if self._publish is not None else None
-        tokenizer = trainer.processing_class
-        blank = Row(
-            prompt_ids=[tokenizer.pad_token_id],
-            completion_ids=[tokenizer.eos_token_id],
-            logprobs=[0.0],
-            env_mask=[0],
-            rollout_reward=None,
-        )
-        rows = [
-            self._row(groups[index], sample, expected, blank)
-            for index, (_, count) in enumerate(runs)
-            for sample in range(count)
-        ]
+        if self.publish is not None and self.published != version:
+            self.publish(trainer, version)
+            self.published = version
+        groups = asyncio.run(self._collect(prompts, step))
+        rows = [self._row(group, version, trainer.processing_class) for group in groups]
         if all(row.rollout_trouble for row in rows):
             raise NoRollouts(Counter(row.rollout_trouble for row in rows))
         return {name: [getattr(row, name) for row in rows] for name in Row.__struct_fields__}
 
-    async def _collect(self, runs: list[tuple[Any, int]], step: int) -> dict[int, Group]:
-        """The groups by the index of their run. Runs of one length are one batch."""
-        by_length: dict[int, list[Prompt]] = defaultdict(list)
-        for index, (prompt, count) in enumerate(runs):
-            by_length[count].append(Prompt(prompt_id=str(index), request=self._request_of(prompt)))
-        async with connect(self._servers, concurrency=self._in_flight) as rollouts:
+    async def _collect(self, prompts: list[Any], step: int) -> list[Group]:
+        """A group of one for each prompt: TRL has made the groups, of as many as it wants here."""
+        asked = [(group, prompt) for group, (prompt, run) in enumerate(itertools.groupby(prompts)) for _ in run]
+        todo = [
+            Prompt(prompt_id=f"{place}", request=replace(self.request_of(prompt), group_id=f"step-{step}.{group}"))
+            for place, (group, prompt) in enumerate(asked)
+        ]
+        settings = CollectorSettings(
+            samples=1, wanted=len(todo), in_flight=self.in_flight, attempts=self.attempts, max_lag=0, give_up_after=MANY
+        )
+        async with (
+            connect(self.servers, concurrency=self.in_flight) as rollouts,
+            GroupCollector(rollouts, todo, settings, informative=lambda _: True) as collector,
+        ):
+            batch = await collector.collect(step)
+        return sorted([*batch.groups, *batch.incomplete], key=lambda group: int(group.prompt.prompt_id))
 
-            async def collect(count: int, todo: list[Prompt]) -> list[Group]:
-                settings = CollectorSettings(
-                    samples=count,
-                    wanted=len(todo),
-                    in_flight=min(self._in_flight, count * len(todo)),
-                    attempts=self._attempts,
-                    min_samples=1,
-                    max_lag=0,
-                )
-                # TRL has chosen the prompts: a group whose rewards are all equal has to be handed back as well.
-                async with GroupCollector(rollouts, todo, settings, informative=lambda _: True) as collector:
-                    batch = await collector.collect(step)
-                return [*batch.groups, *batch.incomplete]
-
-            found = await asyncio.gather(*(collect(count, todo) for count, todo in by_length.items()))
-        return {int(group.prompt.prompt_id): group for groups in found for group in groups}
-
-    def _row(self, group: Group, sample: int, version: str | None, blank: Row) -> Row:
-        attempt = group.kept.get(sample)
-        if attempt is None or attempt.result is None:
-            last = [failed for index, failed in group.failed if index == sample][-1]
-            return msgspec.structs.replace(blank, rollout_trouble=last.trouble, job_id=last.job_id)
-        result = attempt.result
-        try:
-            segments = samples_of(result, self._rules)
-        except Untrainable as error:
-            return msgspec.structs.replace(blank, rollout_trouble=error.reason, job_id=result.job_id)
-        if len(segments) > 1:  # TRL has one row for each; RolloutServiceWorker takes them all
-            return msgspec.structs.replace(blank, rollout_trouble="several_segments", job_id=result.job_id)
-        (one,) = segments
-        if version is not None and any(v != version for v, bit in zip(one.versions, one.mask, strict=True) if bit):
-            return msgspec.structs.replace(blank, rollout_trouble="other_version", job_id=result.job_id)
+    def _row(self, group: Group, version: str, tokenizer: Any) -> Row:
+        attempt = group.kept[0] if group.kept else group.failed[-1][1]
+        trouble, samples = attempt.trouble, list[Sample]()
+        if attempt.result is not None and not trouble:
+            try:
+                samples = samples_of(attempt.result, self.rules)
+            except Untrainable as error:
+                trouble = error.reason
+        if len(samples) > 1:  # TRL has one row for each; RolloutServiceWorker takes them all
+            trouble = "several_segments"
+        elif self.publish and any(v != version for one in samples for v in itertools.compress(one.versions, one.mask)):
+            trouble = "other_version"
+        if trouble:
+            prompt, said = [tokenizer.pad_token_id], [tokenizer.eos_token_id]  # TRL takes no empty ones
+            nothing = Row(prompt_ids=prompt, completion_ids=said, logprobs=[0.0], env_mask=[0], job_id=attempt.job_id)
+            return replace(nothing, rollout_trouble=trouble)
+        (sample,) = samples
         return Row(
-            prompt_ids=one.prompt_ids,
-            completion_ids=one.response_ids,
-            logprobs=one.logprobs,
-            env_mask=one.mask,
-            rollout_reward=one.reward,
-            job_id=one.job_id,
+            prompt_ids=sample.prompt_ids,
+            completion_ids=sample.response_ids,
+            logprobs=sample.logprobs,
+            env_mask=sample.mask,
+            rollout_reward=sample.reward,
+            job_id=sample.job_id,
         )
 
 

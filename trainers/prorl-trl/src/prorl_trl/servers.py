@@ -9,8 +9,7 @@ from prorl.client import Fleet, FleetSettings, RolloutClient
 
 def connect(servers: str | Sequence[str], *, concurrency: int) -> RolloutClient | Fleet:
     """An async context manager. Engines are registered by whoever moves the weights, so a fleet leaves them alone."""
-    if isinstance(servers, str):
-        return RolloutClient(servers, concurrency=concurrency)
-    if len(servers) == 1:
-        return RolloutClient(servers[0], concurrency=concurrency)
-    return Fleet(servers, FleetSettings(shared=True))
+    urls = [servers] if isinstance(servers, str) else servers
+    return (
+        RolloutClient(urls[0], concurrency=concurrency) if len(urls) == 1 else Fleet(urls, FleetSettings(shared=True))
+    )

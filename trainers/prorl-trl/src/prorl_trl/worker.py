@@ -14,8 +14,10 @@ and version; the sample counts as old as its oldest token.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import queue
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -37,6 +39,7 @@ from prorl.wire import RolloutResult
 from prorl_trl.servers import connect
 
 log = logging.getLogger("prorl.trl")
+BEAT_S = 0.2  # how often the worker's thread shows that it lives, and looks whether it is to stop
 FULL_S = 0.05  # how often a full buffer is tried again
 
 
@@ -48,7 +51,8 @@ class RolloutServiceWorker:
     ``informative`` says which groups are handed over (default: DAPO's filter); ``scale``: divide advantages by the
     group's deviation, or do not. ``version_of`` reads TRL's number from a policy version's name
     (:class:`~prorl_trl.FolderWeights` names them so). A rollout of several segments gives a sample each, with one
-    advantage, as TRL does with conversations that fork.
+    advantage, as TRL does with conversations that fork. ``more`` is ``attempts``, ``min_samples`` and whatever else
+    :class:`prorl.client.CollectorSettings` has.
     """
 
     def __init__(
@@ -62,24 +66,17 @@ class RolloutServiceWorker:
         buffer: int = 1024,
         informative: Callable[[Group], bool] = rewards_differ,
         scale: Literal["std", "none"] = "std",
-        min_samples: int | None = None,
-        attempts: int = 2,
         rules: SampleRules | None = None,
         version_of: Callable[[str], int] = int,
+        **more: Any,
     ) -> None:
         self.rollout_buffer: queue.Queue[Any] = queue.Queue(buffer)
         self.metrics_queue: queue.Queue[dict[str, float | tuple[float, float]]] = queue.Queue()
         self._servers = servers
         self._prompts = prompts
         self._settings = CollectorSettings(
-            samples=samples,
-            wanted=1,  # a group goes to the trainer as soon as it is there
-            in_flight=in_flight,
-            attempts=attempts,
-            min_samples=min_samples,
-            carry=True,
-            max_lag=max_staleness,
-        )
+            samples=samples, wanted=1, in_flight=in_flight, carry=True, max_lag=max_staleness, **more
+        )  # wanted: a group goes to the trainer as soon as it is there
         self._informative = informative
         self._scale = scale
         self._rules = rules
@@ -88,81 +85,66 @@ class RolloutServiceWorker:
         self._groups = 0
         self._beat = time.monotonic()
         self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._work: asyncio.Task[None] | None = None
         self._stopping = False
-        self._ended: str | None = None
-        self._failure: BaseException | None = None
+        self._over: BaseException | None = None
 
     # -- what TRL calls, from the trainer's thread
 
     def start(self) -> None:
-        if self._thread is not None:
-            return
-        self._beat = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="prorl rollouts", daemon=True)
-        self._thread.start()
+        if self._thread is None:
+            self._beat = time.monotonic()
+            self._thread = threading.Thread(target=self._run, name="prorl rollouts", daemon=True)
+            self._thread.start()
 
     def stop(self) -> None:
         """Cancel what runs, at the service as well."""
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        self._stopping = True  # before the loop is looked at: one that is not there yet looks at this
-        loop, work = self._loop, self._work
-        if loop is not None and work is not None and thread.is_alive():
-            loop.call_soon_threadsafe(work.cancel)
-        thread.join()
+        if self._thread is not None:
+            self._stopping = True
+            self._thread.join()
 
     def update_model_version(self, model_version: int) -> None:
         self._version = model_version
 
     def check_health(self, stale_after_s: float) -> None:
         """Raises ``RuntimeError`` when no sample can come any more, with the reason as its cause."""
-        if self._failure is not None:
-            raise RuntimeError(f"the rollouts have stopped: {self._failure}") from self._failure
-        if self._ended is not None and self.rollout_buffer.empty():
-            raise RuntimeError(f"the rollouts have ended: {self._ended}")
+        if self._over is not None and self.rollout_buffer.empty():
+            raise RuntimeError(f"the rollouts have ended: {self._over}") from self._over
         silent_s = time.monotonic() - self._beat
-        if self._ended is None and silent_s > stale_after_s:
+        if self._over is None and silent_s > stale_after_s:
             raise RuntimeError(f"the rollouts' thread has not moved for {silent_s:.0f} s")
 
     # -- the worker's thread
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._main())
+            self._over = RuntimeError(asyncio.run(self._main()))
         except asyncio.CancelledError:
-            self._ended = "the worker was stopped"
+            self._over = RuntimeError("the worker was stopped")
         except BaseException as error:  # told by check_health, in the trainer's thread
-            log.exception("the rollouts have stopped")
-            self._failure = error
+            log.exception("the rollouts have ended")
+            self._over = error
 
-    async def _main(self) -> None:
-        self._loop, self._work = asyncio.get_running_loop(), asyncio.current_task()
-        if self._stopping:
-            return
-        heart = asyncio.create_task(self._beating())
-        try:
-            async with (
-                connect(self._servers, concurrency=self._settings.in_flight) as rollouts,
-                GroupCollector(rollouts, self._prompts, self._settings, informative=self._judge) as collector,
-            ):
-                while True:
-                    batch = await collector.collect(self._version)
-                    self._tell(batch)
-                    for group in batch.groups:
-                        await self._hand_over(group)
-                    if not batch.complete:
-                        self._ended = batch.why
-                        return
-        finally:
-            heart.cancel()
-
-    async def _beating(self) -> None:
-        while True:
+    async def _main(self) -> str:
+        """Why there are no more rollouts."""
+        work = asyncio.create_task(self._roll_out())
+        while not (work.done() or self._stopping):
             self._beat = time.monotonic()
-            await asyncio.sleep(0.5)
+            await asyncio.wait({work}, timeout=BEAT_S)
+        work.cancel()  # nothing happens to one that is done
+        return await work
+
+    async def _roll_out(self) -> str:
+        async with (
+            connect(self._servers, concurrency=self._settings.in_flight) as rollouts,
+            GroupCollector(rollouts, self._prompts, self._settings, informative=self._judge) as collector,
+        ):
+            while True:
+                batch = await collector.collect(self._version)
+                self._tell(batch)
+                for group in batch.groups:
+                    await self._hand_over(group)
+                if not batch.complete:
+                    return batch.why
 
     def _judge(self, group: Group) -> bool:
         """Every group that has ended comes by here: its rewards are told before the filter sees it."""
@@ -182,9 +164,7 @@ class RolloutServiceWorker:
             log.warning("%d of %d rollouts failed: %s", failed, batch.finished, dict(batch.troubles))
 
     async def _hand_over(self, group: Group) -> None:
-        rewards = group.rewards
-        mean = sum(rewards) / len(rewards)
-        deviation = (sum((reward - mean) ** 2 for reward in rewards) / len(rewards)) ** 0.5
+        mean, deviation = statistics.fmean(group.rewards), statistics.pstdev(group.rewards)
         self._groups += 1
         for result in group.results:
             advantage = (result.reward - mean) / (deviation + 1e-8 if self._scale == "std" else 1.0)
@@ -195,15 +175,9 @@ class RolloutServiceWorker:
                 self.metrics_queue.put({f"rollout/untrainable_{error.reason}_total": 1.0})
                 continue
             for sample in samples:
-                await self._put(self._row(sample, result, advantage, deviation))
-
-    async def _put(self, row: Any) -> None:
-        row.enqueued_at = time.time()
-        while True:
-            try:
-                return self.rollout_buffer.put_nowait(row)
-            except queue.Full:  # the trainer is behind: nothing is lost, and what waits is dropped once it is too old
-                await asyncio.sleep(FULL_S)
+                while self.rollout_buffer.full():  # noqa: ASYNC110 - the trainer is behind, and its queue has no event
+                    await asyncio.sleep(FULL_S)
+                self.rollout_buffer.put_nowait(self._row(sample, result, advantage, deviation))
 
     def _row(self, sample: Sample, result: RolloutResult, advantage: float, deviation: float) -> Any:
         import numpy as np  # noqa: PLC0415 - the trainer's, as is the next
@@ -218,9 +192,8 @@ class RolloutServiceWorker:
             completion_mask=np.asarray(before + sample.mask, dtype=np.int64),
             old_log_probs=np.asarray(before + sample.logprobs, dtype=np.float32),
             advantage=advantage,
-            model_version=min(
-                self._version_of(version) for version, bit in zip(sample.versions, sample.mask, strict=True) if bit
-            ),
+            model_version=min(map(self._version_of, itertools.compress(sample.versions, sample.mask))),
             group_id=self._groups,
             metrics={"reward": sample.reward, "reward_std": deviation},
+            enqueued_at=time.time(),
         )
