@@ -11,7 +11,7 @@ from relay import PROMPT, RESPONSE
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
-from prorl_verl.desk import Shared
+from prorl_verl.desk import desks_of
 
 
 def rows(count: int, samples: int, **more: Any) -> DataProto:
@@ -48,7 +48,8 @@ def generate(configure, engines):
         try:
             return await worker.generate_sequences(batch)
         finally:
-            await Shared.of(worker.llm_client).close()
+            for opening in desks_of(worker.llm_client).values():
+                await (await opening).resources.aclose()
 
     return run
 

@@ -26,7 +26,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.torch_functional import logprobs_from_logits
 
 from prorl.client import RolloutClient
-from prorl_verl.desk import Shared
+from prorl_verl.desk import desks_of
 from prorl_verl.sampler import RolloutServiceReplayBuffer
 
 Worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # verl's class, without an actor around it
@@ -67,7 +67,8 @@ async def trainer(configure, engines, queue) -> AsyncIterator[Callable[..., Any]
         for task in worker.background_tasks:
             task.cancel()
         await asyncio.gather(*worker.background_tasks, return_exceptions=True)
-        await Shared.of(worker.llm_client).close()
+        for opening in desks_of(worker.llm_client).values():
+            await (await opening).resources.aclose()
     left = tq.kv_list(partition_id="train").get("train", {})
     if left:
         tq.kv_clear(keys=list(left), partition_id="train")

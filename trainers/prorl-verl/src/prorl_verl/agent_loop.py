@@ -13,24 +13,21 @@ and gets one with mask 0, reward 0 and ``masked`` 1.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
 from typing import Any
 
-import msgspec
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
-from prorl.client import Sample, Untrainable, samples_of
-from prorl.wire import JobRequest, RolloutResult
-from prorl_verl.desk import Desk, Shared
-from prorl_verl.options import read_options, sampling_of
-from prorl_verl.outputs import in_order, masked_output, output_of
+from prorl.client import try_for_samples
+from prorl.wire import JobRequest, SamplingParams
+from prorl_verl.desk import Desk
+from prorl_verl.options import read_options
+from prorl_verl.outputs import in_order, nothing_of, output_of
 from prorl_verl.rows import instance_of
 
 log = logging.getLogger("prorl.verl")
-_WORTH_ANOTHER_TRY = ("model", "sandbox", "grader", "internal")
 
 
 class GroupFailed(Exception):  # noqa: N818 - says what happened
@@ -48,8 +45,8 @@ class RolloutServiceAgentLoop:
         self._engines = server_manager
         self._tokenizer = tokenizer
         self._options = read_options(options)
-        sampler = OmegaConf.select(self._config, "trainer.v1.sampler.custom_sampler.name")
-        self._stops_early = sampler == "RolloutServiceReplayBuffer"
+        buffer = OmegaConf.select(self._config, "trainer.v1.sampler.custom_sampler.name")
+        self._stops_early = buffer == "RolloutServiceReplayBuffer"
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
         """One rollout. V1 (whose rows carry ``session_id``) gets a list: a row per segment, none for a failed rollout.
@@ -57,53 +54,44 @@ class RolloutServiceAgentLoop:
         Raises ``ValueError`` and ``TypeError`` for a row or a setting that cannot work, ``prorl.client.ClientError``
         when the servers refuse the job or none answers, and :class:`GroupFailed`.
         """
+        options, rollout = self._options, self._config.actor_rollout_ref.rollout
         request = self._request(sampling_params, row)
-        step = int(row.get("global_steps", -1))
+        desk = await Desk.of(self._engines, options, self._config, [self._tokenizer.eos_token_id])
+        rules = options.rules(rollout)
+        tried = await try_for_samples(desk.fleet, request, attempts=options.attempts, rules=rules)
+        result, samples, step = tried.result, in_order(tried.samples), int(row.get("global_steps", -1))
+        if tried.untrainable is not None:
+            log.warning("%s (%s)", tried.untrainable, tried.untrainable.reason)
         if "session_id" not in row:
-            result, samples = await self._tried(request, row)
-            if samples:
-                return output_of(result, samples[-1], step, dropped=len(samples) - 1)
-            pad_id = self._tokenizer.pad_token_id
-            return masked_output(result, step, 0 if pad_id is None else pad_id)
-        with Shared.of(self._engines).member(str(request.group_id)) as group:
-            result, samples = await self._tried(request, row)
-            group.kept += bool(samples)
+            *others, last = samples or [nothing_of(result, self._tokenizer.pad_token_id or 0)]
+            return output_of(result, last, step, dropped=len(others))
         if result.status == "cancelled" and self._stops_early:
             return []  # on purpose: our replay buffer takes the group away
-        if not group.running and group.kept < min(self._options.min_group, group.total):
-            raise GroupFailed(f"{request.group_id}: {group.kept} of {group.total} rollouts can be trained on")
+        if not samples:
+            desk.failed[request.group_id] += 1
+            left = rollout.n - desk.failed[request.group_id]
+            if left == min(options.min_group, rollout.n) - 1:
+                raise GroupFailed(f"{request.group_id}: {left} of {rollout.n} rollouts can be trained on at most")
         return [output_of(result, sample, step) for sample in samples]
 
-    async def _tried(self, request: JobRequest, row: dict[str, Any]) -> tuple[RolloutResult, list[Sample]]:
-        """The rollout and its samples, in verl's order; none when it must not be trained on."""
-        options, rollout = self._options, self._config.actor_rollout_ref.rollout
-        desk = await Desk.of(self._engines, options, self._config, [self._tokenizer.eos_token_id])
-        for attempt in range(1, options.attempts + 1):
-            job_id = desk.job_id(str(request.group_id), row.get("session_id", 0))
-            result = await desk.fleet.process(msgspec.structs.replace(request, job_id=job_id))
-            try:
-                return result, in_order(await asyncio.to_thread(samples_of, result, options.rules(rollout)))
-            except Untrainable as error:
-                log.warning("attempt %d of %d: %s (%s)", attempt, options.attempts, error, error.reason)
-                if result.error is None or result.error.kind not in _WORTH_ANOTHER_TRY:
-                    break
-        return result, []
-
     def _request(self, sampling_params: dict[str, Any], row: dict[str, Any]) -> JobRequest:
-        options, rollout = self._options, self._config.actor_rollout_ref.rollout
+        options, group = self._options, str(row.get("uid") or uuid.uuid4())
+        prompt_key = self._data.get("prompt_key", "prompt")
         return JobRequest(
-            instance=instance_of(
-                row,
-                prompt_key=self._data.get("prompt_key", "prompt"),
-                fields=options.fields,
-                whole=options.instance_field,
-            ),
+            instance=instance_of(row, prompt_key=prompt_key, whole=options.instance_field),
             domain=options.domain,
-            group_id=str(row.get("uid") or uuid.uuid4()),
-            sampling_params=sampling_of(sampling_params, options.max_tokens or rollout.response_length),
+            # Never the same twice: a trainer that goes on from a checkpoint hands out its old uids again, and must not
+            # get rollouts of the run that it lost.
+            job_id=f"{group}_{row.get('session_id', 0)}.{uuid.uuid4().hex[:8]}",
+            group_id=group,
+            sampling_params=SamplingParams(
+                temperature=float(sampling_params.get("temperature", 1.0)),
+                top_p=float(sampling_params.get("top_p", 1.0)),
+                top_k=max(0, int(sampling_params.get("top_k", 0))),  # verl writes -1 for "all"
+                max_tokens=options.max_tokens or self._config.actor_rollout_ref.rollout.response_length,
+            ),
             rendering=options.rendering_of(self._data.get("apply_chat_template_kwargs") or {}),
             budgets=options.budgets,
             settings=options.settings,
-            backend_wait_s=options.backend_wait_s,
             cancel_on_disconnect=True,  # a worker that dies leaves no rollout behind
         )

@@ -14,39 +14,43 @@ soon as they are too old; verl's workers, which wait for them, are free a moment
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import Counter
-from typing import Any
+from typing import Annotated, Any
 
-from omegaconf import OmegaConf
+import msgspec
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 
-from prorl.client import BlockingClient, ClientError, ServiceError
+from prorl.client import Fleet
+from prorl_verl.rows import plain
 
 log = logging.getLogger("prorl.verl")
+Reasons = tuple[set[str], set[str], set[str], Counter[float]]  # groups to evict: stale, of equal rewards, failed
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``sampler_kwargs``. ``urls``: the rollout servers. ``filter_groups_metric`` for DAPO's filter (``reward``, or a
+    name in ``reward_extra_info``; ``None``: none), which verl tells only its own buffers. ``give_up_after``: so many
+    groups evicted in a row, with none that can be used, end the run with an error. ``poll_interval``: seconds."""
+
+    urls: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    filter_groups_metric: str | None = None
+    give_up_after: Annotated[int, msgspec.Meta(ge=1)] = 256
+    poll_interval: Annotated[float, msgspec.Meta(gt=0.0)] = 0.2
 
 
 class RolloutServiceReplayBuffer(ReplayBufferAsync):  # type: ignore[misc] # verl is not typed
-    """``sampler_kwargs``: ``urls`` of the rollout servers; ``filter_groups_metric`` for DAPO's filter (``reward``, or a
-    name in ``reward_extra_info``; absent: none), which verl tells only its own buffers; ``poll_interval`` in seconds;
-    ``give_up_after``: so many groups evicted in a row, with none that can be used, end the run with an error.
-    """
-
     def __init__(self, *, sampler_kwargs: Any, **given: Any) -> None:
-        ours = {**(OmegaConf.to_container(OmegaConf.create(sampler_kwargs or {})) or {})}
-        urls = ours.pop("urls", ())
-        self._servers = [BlockingClient(url, give_up_s=10.0) for url in ([urls] if isinstance(urls, str) else urls)]
-        if not self._servers:
-            raise ValueError("trainer.v1.sampler.sampler_kwargs.urls must name the rollout servers")
-        self._give_up_after = int(ours.pop("give_up_after", 256))
-        self._in_vain = 0
+        try:
+            self._settings = msgspec.convert(plain(sampler_kwargs or {}, "sampler_kwargs"), Settings)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"trainer.v1.sampler.sampler_kwargs: {error}") from error
+        self._in_vain: set[str] = set()
         self._cancelled: set[str] = set()
-        given.setdefault("filter_groups_metric", ours.pop("filter_groups_metric", None))
-        given.setdefault("poll_interval", float(ours.pop("poll_interval", 0.2)))
-        if ours:
-            raise ValueError(f"trainer.v1.sampler.sampler_kwargs: unknown {', '.join(map(str, ours))}")
-        super().__init__(sampler_kwargs=sampler_kwargs, **given)
+        shared = {name: getattr(self._settings, name) for name in ("filter_groups_metric", "poll_interval")}
+        super().__init__(sampler_kwargs=sampler_kwargs, **shared, **given)
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
         """As verl's; in synchronous training nothing runs any more when it returns: the weights change next."""
@@ -55,10 +59,9 @@ class RolloutServiceReplayBuffer(ReplayBufferAsync):  # type: ignore[misc] # ver
             metrics["training/prorl/stopped_early"] = self._stop_the_rest(partition_id)
         return batch, metrics
 
-    def _terminal_eviction_reasons(
-        self, global_steps: int, partition_id: str
-    ) -> tuple[set[str], set[str], set[str], Counter[float]]:
-        """verl's own reasons, and groups that were cancelled; called at every poll."""
+    def _terminal_eviction_reasons(self, global_steps: int, partition_id: str) -> Reasons:
+        """verl's own reasons, and groups that were cancelled; called at every poll. Raises ``RuntimeError`` when group
+        after group is of no use: verl itself would refill for ever."""
         if partition_id == "val":
             return set(), set(), set(), Counter()
         if self.max_off_policy_threshold is not None and self.max_off_policy_strategy == "drop":
@@ -72,26 +75,19 @@ class RolloutServiceReplayBuffer(ReplayBufferAsync):  # type: ignore[misc] # ver
         ended = (finished - with_rows) | (self._cancelled & (finished | self.failure_keys[partition_id]))
         self.finished_keys[partition_id] -= ended
         self.failure_keys[partition_id] |= ended
-        stale, equal, failed, counts = super()._terminal_eviction_reasons(global_steps, partition_id)
+        reasons: Reasons = super()._terminal_eviction_reasons(global_steps, partition_id)
         self._cancelled -= ended
-        return stale, equal, failed, counts
-
-    def _evict_terminal_groups(
-        self, global_steps: int, partition_id: str, eviction_reasons: Any
-    ) -> tuple[set[str], int, int, dict[str, Any]]:
-        """As verl's. Raises ``RuntimeError`` when group after group is evicted: verl itself would refill for ever."""
-        evicted: tuple[set[str], int, int, dict[str, Any]] = super()._evict_terminal_groups(
-            global_steps, partition_id, eviction_reasons
-        )
-        self._in_vain = 0 if self._sampleable_terminal_keys(partition_id, eviction_reasons) else self._in_vain
-        self._in_vain += len(evicted[0])
-        if self._in_vain >= self._give_up_after:
-            stale, equal, failed = (len(uids) for uids in eviction_reasons[:3])
+        if self._sampleable_terminal_keys(partition_id, reasons):
+            self._in_vain.clear()
+        self._in_vain.update(*reasons[:3])
+        if len(self._in_vain) >= self._settings.give_up_after:
+            stale, equal, failed = map(len, reasons[:3])
             raise RuntimeError(
-                f"the last {self._in_vain} groups were of no use; of the latest, {equal} had equal rewards, {failed} "
-                f"failed, {stale} were too old: see the rollout servers' status, or give_up_after in sampler_kwargs"
+                f"the last {len(self._in_vain)} groups were of no use; of the latest, {equal} had equal rewards, "
+                f"{failed} failed, {stale} were too old: see the rollout servers' status, or give_up_after in "
+                "sampler_kwargs"
             )
-        return evicted
+        return reasons
 
     def _stop_the_rest(self, partition_id: str) -> int:
         """Cancel what runs, wait until verl's workers have let go of it, and drop it. Returns how many groups."""
@@ -104,19 +100,16 @@ class RolloutServiceReplayBuffer(ReplayBufferAsync):  # type: ignore[misc] # ver
             stopped |= running
             self._cancel(running)  # again at every turn: some were still on their way to a server
             time.sleep(self.poll_interval)
-        left = self.finished_keys[partition_id] | self.failure_keys[partition_id]
-        self._clear_groups(partition_id, left)
+        self._clear_groups(partition_id, self.finished_keys[partition_id] | self.failure_keys[partition_id])
         self._cancelled.clear()
         return len(stopped)
 
     def _cancel(self, uids: set[str]) -> None:
+        async def cancel() -> list[Any]:
+            async with Fleet(self._settings.urls) as fleet:
+                return await asyncio.gather(*(fleet.cancel(group_id=uid) for uid in uids), return_exceptions=True)
+
         self._cancelled |= uids
-        for server in self._servers:
-            for uid in uids:
-                try:
-                    server.cancel(group_id=uid)
-                except ServiceError:  # it knows nothing of this group
-                    continue
-                except ClientError as error:
-                    log.warning("groups could not be cancelled, and run on: %s", error)
-                    break
+        for reply in asyncio.run(cancel()) if uids else ():
+            if isinstance(reply, BaseException):
+                log.warning("a group could not be cancelled, and runs on: %s", reply)
