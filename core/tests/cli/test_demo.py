@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from prorl.api import AgentHandler, ConfigError, DemoRecord, HandlerRecord, Message, SandboxFault
+from prorl.api import AgentHandler, ConfigError, DemoModel, DemoRecord, HandlerRecord, Message, SandboxFault
 from prorl.cli import demo
 from prorl.cli.demo_view import show_results, show_trajectory
 from prorl.plugins import discover
+from prorl.testing.bytebpe import write_tokenizer
+from prorl.testing.engines import LlamaEngine
+from prorl.testing.scripted import ScriptedEngine
 from prorl.wire import RolloutError, RolloutResult, Segment, Trajectory, Turn, VersionSpan
 
 QUESTION = "Which of the two is the larger one, [bold]nine[/] or eight :x: and why is that so?"
+MISSING = "the model is not installed: do it"
 
 
 class Asks(AgentHandler):
@@ -36,7 +41,7 @@ class Asks(AgentHandler):
 
 @pytest.fixture
 def play(monkeypatch):
-    """The demo of one domain, by the scripted policy alone."""
+    """The demo of one domain, by the scripted policy alone, and of ``others``."""
 
     def run(*options: str, others: tuple[DemoRecord, ...] = (), **extra: object):
         registry = discover()
@@ -47,7 +52,10 @@ def play(monkeypatch):
         )
         registry.demos = {each.name: each for each in (*others, record)}
         monkeypatch.setattr(demo, "load_registry", lambda: registry)
-        monkeypatch.setattr(demo.LlamaEngine, "available", staticmethod(lambda: "the model is not installed: do it"))
+        available = LlamaEngine.available
+        monkeypatch.setattr(
+            LlamaEngine, "available", staticmethod(lambda gguf=None: MISSING if gguf is None else available(gguf))
+        )
         done = CliRunner(env={"COLUMNS": "80"}).invoke(demo.command, [*options], standalone_mode=False)
         if done.exception is not None:
             raise done.exception
@@ -86,6 +94,46 @@ def test_a_demo_whose_needs_cannot_be_met_is_left_out_and_says_why(play):
     assert "scripted: it [asks]\n" in done.stdout
     with pytest.raises(ConfigError, match=r"no demo can be shown here: far: no \[index\] here"):
         play("--domain", "far", others=(far,))
+
+
+def own(folder: Path) -> DemoRecord:
+    """A demo with a model of its own and no script."""
+    model = DemoModel(name="own-1m", gguf=folder / "own.gguf", tokenizer=folder, summary="it [learnt]", n_ctx=512)
+    return DemoRecord(name="own", domain="asks", rows=({"question": "Who?"},), summary="one", model=model)
+
+
+def test_a_model_of_a_demos_own_plays_that_demo_and_no_other(play, monkeypatch, tmp_path):
+    """The engine is scripted: no model is small enough for a test's folder."""
+
+    class Engine(ScriptedEngine):
+        def __init__(self, gguf, *, n_ctx, parallel):
+            assert (gguf.name, n_ctx, parallel) == ("own.gguf", 512, 1)
+            super().__init__(lambda request: "Own.", max_context=n_ctx)
+
+        @staticmethod
+        def available(gguf=None):
+            return MISSING if gguf is None else None
+
+    write_tokenizer(tmp_path)
+    monkeypatch.setattr("prorl.cli.demo_policies.LlamaEngine", Engine)
+    done = play(others=(own(tmp_path),))
+    assert done.return_value == 0
+    assert "model      own-1m, it [learnt], http://127.0.0.1:" in done.stdout
+    rows = [line.split()[:2] for line in done.stdout.splitlines() if line.startswith(("scripted  ", "own-1m  "))]
+    assert rows == [["scripted", "Which"], ["own-1m", "Who?"]]
+    assert "own-1m, first task, turn by turn (reward 1.0" in done.stdout
+    assert "policy version own-1m\n  │ Own.\n" in done.stdout
+    assert "\nown-1m: one\n" in done.stdout
+    assert "scripted" not in play("--domain", "own", others=(own(tmp_path),)).stdout
+
+
+def test_a_model_of_a_demos_own_that_cannot_run_is_left_out(play, tmp_path):
+    done = play(others=(own(tmp_path),))
+    assert done.return_value == 0
+    assert "model      own-1m left out: " in done.stdout
+    assert "own-1m: one" not in done.stdout
+    with pytest.raises(ConfigError, match="nobody can play own here: pip install"):
+        play("--domain", "own", others=(own(tmp_path),))
 
 
 def test_where_to_save_is_checked_before_the_work(play, tmp_path, monkeypatch):

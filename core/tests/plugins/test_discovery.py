@@ -163,6 +163,19 @@ HANDLERS = "@hookimpl\ndef prorl_agent_handlers():\n    return "
             "@hookimpl\ndef prorl_demos():\n    return [DemoRecord(name='d', domain='d', rows=[{}], script=max, summary='s')]",  # noqa: E501
             "rows must be a tuple",
         ),
+        (
+            "@hookimpl\ndef prorl_demos():\n    return [DemoRecord(name='d', domain='d', rows=(), summary='s')]",
+            "a demo needs a script, or a model of its own",
+        ),
+        (
+            "@hookimpl\ndef prorl_demos():\n    return [DemoRecord(name='d', domain='d', rows=(), summary='s', model='m')]",  # noqa: E501
+            "model must be a DemoModel, not str",
+        ),
+        (
+            "MODEL = DemoModel(name='m', gguf='m.gguf', tokenizer='.', summary='s')\n"
+            + "@hookimpl\ndef prorl_demos():\n    return [DemoRecord(name='d', domain='d', rows=(), summary='s', model=MODEL)]",
+            "model.gguf must be a pathlib.Path, not str",
+        ),
     ],
 )
 def test_answers_that_cannot_be_used(discovered, tmp_path, source, words):

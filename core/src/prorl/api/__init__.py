@@ -31,6 +31,7 @@ from prorl.api.llm import (
 )
 from prorl.api.records import (
     CommandRecord,
+    DemoModel,
     DemoRecord,
     DialectRecord,
     HandlerRecord,
@@ -54,6 +55,7 @@ __all__ = [
     "ConfigError",
     "ContextOverflow",
     "Conversation",
+    "DemoModel",
     "DemoRecord",
     "Dialect",
     "DialectFactory",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,6 +13,7 @@ from prorl.api.llm import DialectFactory
 from prorl.api.sandbox import SandboxRuntime
 from prorl.api.tools import Tool
 from prorl.wire.jobs import Budgets
+from prorl.wire.sampling import SamplingParams
 
 if TYPE_CHECKING:
     import click
@@ -73,11 +75,26 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
 
 
+class DemoModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A small model for one demo, under llama.cpp in the process of ``prorl demo``. ``gguf`` is its file, ``tokenizer``
+    a folder with ``tokenizer.json`` and chat template. ``settings`` are its jobs', ``n_ctx`` is the context in tokens.
+    """
+
+    name: str
+    gguf: Path
+    tokenizer: Path
+    summary: str
+    sampling: SamplingParams = SamplingParams()
+    settings: dict[str, Any] = {}
+    n_ctx: int = 2048
+
+
 class DemoRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``prorl demo`` shows of a domain: instances, and a policy that can solve them.
+    """What ``prorl demo`` shows of a domain: instances, and who can solve them: a script, a model of its own, or both.
 
     ``script(row, turn)`` is what a perfect model would write in turn 0, 1, ... for that row (tool calls included), or
     ``None`` when it has nothing more to say. It is played token for token by an engine over HTTP, like any model.
+    A row is told by a text of more than 20 characters, of its own, that stands in the prompt.
     ``ready``, for instances that need more than their package (a download), gets it, or raises a ``ProrlError`` that
     says why not: the demo is then left out.
     """
@@ -85,8 +102,9 @@ class DemoRecord(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     domain: str
     rows: tuple[dict[str, Any], ...]
-    script: Callable[[dict[str, Any], int], str | None]
     summary: str
+    script: Callable[[dict[str, Any], int], str | None] | None = None
+    model: DemoModel | None = None
     ready: Callable[[], None] | None = None
 
 

