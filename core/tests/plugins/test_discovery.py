@@ -172,8 +172,7 @@ HANDLERS = "@hookimpl\ndef prorl_agent_handlers():\n    return "
             "model must be a DemoModel, not str",
         ),
         (
-            "MODEL = DemoModel(name='m', gguf='m.gguf', tokenizer='.', summary='s')\n"
-            + "@hookimpl\ndef prorl_demos():\n    return [DemoRecord(name='d', domain='d', rows=(), summary='s', model=MODEL)]",
+            "@hookimpl\ndef prorl_demos():\n    return [DemoRecord(name='d', domain='d', rows=(), summary='s', model=DemoModel(name='m', gguf='m', tokenizer='m', summary='s'))]",  # noqa: E501
             "model.gguf must be a pathlib.Path, not str",
         ),
     ],
