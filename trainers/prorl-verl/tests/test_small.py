@@ -93,11 +93,17 @@ def test_chat_template_kwargs_reach_the_renderer():
     assert rendering.variables == {"city": "Rome"}
 
 
+VERLS = {
+    "rollout": {"name": "vllm", "prompt_length": 48, "response_length": 16},
+    "model": {"path": "m"},
+}
+
+
 class Pieces(FullyAsyncLLMServerClient):
     """verl's resuming client over engines that say what they are told to."""
 
     def __init__(self, *pieces: TokenOutput | Exception) -> None:
-        super().__init__(config=OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "vllm"}}}))
+        super().__init__(config=OmegaConf.create({"actor_rollout_ref": VERLS}))
         self.pieces = list(pieces)
         self.asked: list[dict[str, Any]] = []
         self.sticky: list[str] = []
@@ -127,7 +133,7 @@ def piece(*ids: int, step: int | None = 0, why: str = "completed") -> TokenOutpu
 
 
 def gateway(engines: Any) -> Gateway:
-    return Gateway(engines, model="m", max_context=64, logprobs_mode="processed_logprobs", ends=[2])
+    return Gateway(engines, [2])
 
 
 def ask(max_tokens: int = 8) -> Ask:
@@ -227,7 +233,7 @@ async def test_a_caller_who_hangs_up_ends_the_sampling():
 
 def made(**options: Any) -> RolloutServiceAgentLoop:
     """As verl makes it."""
-    config = {"data": {}, "trainer": {}, "actor_rollout_ref": {"rollout": {"response_length": 9}}}
+    config = {"data": {}, "trainer": {}, "actor_rollout_ref": VERLS}
     return RolloutServiceAgentLoop(
         trainer_config=SimpleNamespace(config=OmegaConf.create(config)),
         server_manager=Pieces(),
@@ -246,19 +252,18 @@ def test_a_row_becomes_a_job():
     verls = {"temperature": 0.7, "top_p": 1, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
     row = {"uid": "u", "session_id": 3, "data_source": "math"}
     jobs = [loop._request(verls, row) for loop in (made(), made(), made(max_tokens=4))]
-    assert [job.sampling_params.max_tokens for job in jobs] == [9, 9, 4]
-    assert jobs[0].sampling_params == SamplingParams(temperature=0.7, max_tokens=9)
+    assert [job.sampling_params.max_tokens for job in jobs] == [16, 16, 4]
+    assert jobs[0].sampling_params == SamplingParams(temperature=0.7, max_tokens=16)
     assert {job.group_id for job in jobs} == {"u"}
     assert len({job.job_id for job in jobs}) == 3, "an id is never used twice"
     assert all(job.job_id.startswith("u_3.") for job in jobs)
 
 
-async def test_a_desk_that_does_not_open_is_tried_again(configure, tmp_path):
-    config = configure()
-    config.actor_rollout_ref.model.custom_chat_template = "{{ messages }}"
+async def test_a_desk_that_does_not_open_is_tried_again():
     engines = Pieces()
+    engines.config.actor_rollout_ref.model.custom_chat_template = "{{ messages }}"
     options = read_options({"urls": ["http://127.0.0.1:9"]})
     for _ in range(2):
         with pytest.raises(ValueError, match="custom_chat_template does not reach the rollout servers"):
-            await Desk.of(engines, options, config, [2])
+            await Desk.of(engines, options, [2])
     assert desks_of(engines) == {}

@@ -56,7 +56,7 @@ class RolloutServiceAgentLoop:
         """
         options, rollout = self._options, self._config.actor_rollout_ref.rollout
         request = self._request(sampling_params, row)
-        desk = await Desk.of(self._engines, options, self._config, [self._tokenizer.eos_token_id])
+        desk = await Desk.of(self._engines, options, [self._tokenizer.eos_token_id])
         rules = options.rules(rollout)
         tried = await try_for_samples(desk.fleet, request, attempts=options.attempts, rules=rules)
         result, samples, step = tried.result, in_order(tried.samples), int(row.get("global_steps", -1))

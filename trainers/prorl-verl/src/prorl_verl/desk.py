@@ -30,12 +30,12 @@ class Desk(NamedTuple):
     resources: contextlib.AsyncExitStack
 
     @classmethod
-    async def of(cls, engines: Any, options: Options, config: Any, ends: list[int]) -> Desk:
+    async def of(cls, engines: Any, options: Options, ends: list[int]) -> Desk:
         """The worker's desk for these rollout servers; the first rollout opens it, the others wait for that."""
         desks = desks_of(engines)
         key = (options.urls, options.gateway_host, options.tokenizer)
         if key not in desks:
-            desks[key] = asyncio.ensure_future(cls._open(engines, options, config, ends))
+            desks[key] = asyncio.ensure_future(cls._open(engines, options, ends))
         try:
             return await asyncio.shield(desks[key])
         except Exception:
@@ -43,22 +43,16 @@ class Desk(NamedTuple):
             raise
 
     @classmethod
-    async def _open(cls, engines: Any, options: Options, config: Any, ends: list[int]) -> Self:
-        rollout, model = config.actor_rollout_ref.rollout, config.actor_rollout_ref.model
+    async def _open(cls, engines: Any, options: Options, ends: list[int]) -> Self:
+        model = engines.config.actor_rollout_ref.model
         if model.get("custom_chat_template") is not None and options.tokenizer is None:
             raise ValueError(
                 "actor_rollout_ref.model.custom_chat_template does not reach the rollout servers, which render: save "
                 "the tokenizer with this template to a folder, and name it as tokenizer in the agent loop's YAML"
             )
-        gateway = Gateway(
-            engines,
-            model=model.path,
-            max_context=rollout.get("max_model_len") or rollout.prompt_length + rollout.response_length,
-            logprobs_mode=rollout.get("logprobs_mode", "processed_logprobs"),
-            ends=ends,
-        )
         async with contextlib.AsyncExitStack() as stack:
-            url = await stack.enter_async_context(gateway.at(options.gateway_host or await _host_for(options.urls)))
+            host = options.gateway_host or await _host_for(options.urls)
+            url = await stack.enter_async_context(Gateway(engines, ends).at(host))
             fleet = await stack.enter_async_context(Fleet(options.urls, FleetSettings(shared=True)))
             tokenizer = options.tokenizer or model.get("tokenizer_path") or model.path
             await fleet.add_llm_server(BackendSpec(url=url, dialect="vllm", tokenizer=tokenizer))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 import msgspec
@@ -27,22 +27,23 @@ class Ask(msgspec.Struct):
     token_ids: list[int]
     request_id: str
     sampling_params: dict[str, Any]
-    priority: int = 0
 
 
 class Gateway:
     """``engines`` is verl's ``LLMServerClient``; ``ends`` are ids that end a reply beside those a request names."""
 
-    def __init__(
-        self, engines: Any, *, model: str, max_context: int, logprobs_mode: str, ends: Collection[int] = ()
-    ) -> None:
+    def __init__(self, engines: Any, ends: Collection[int]) -> None:
         self._engines = engines
         self._ends = frozenset(ends)
-        card = {"id": model, "owned_by": "vllm", "max_model_len": max_context}
+        rollout, model = engines.config.actor_rollout_ref.rollout, engines.config.actor_rollout_ref.model
+        max_context = rollout.get("max_model_len") or rollout.prompt_length + rollout.response_length
+        card = {"id": model.path, "owned_by": "vllm", "max_model_len": max_context}
+        logprobs = {"logprobs_mode": rollout.get("logprobs_mode", "processed_logprobs")}
         self._told = {
-            "/health": {},
-            "/v1/models": {"object": "list", "data": [card]},
-            "/server_info": {"vllm_config": {"model_config": {"logprobs_mode": logprobs_mode}}},
+            "health": {},
+            "v1/models": {"object": "list", "data": [card]},
+            "server_info": {"vllm_config": {"model_config": logprobs}},
+            "inference/v1/abort_requests": {},  # who wants a request to end hangs up
         }
         # verl's resuming client joins the pieces of an interrupted reply and keeps only the lowest and highest version.
         # Its base gives one piece at a time, so that every token's version is known; the resuming is done here, unless
@@ -57,10 +58,8 @@ class Gateway:
         """Listen on a free port of ``host``; gives the URL to register."""
         secret = f"/{secrets.token_urlsafe(12)}"
         app = web.Application(client_max_size=LARGEST_REQUEST)
-        for path, answer in self._told.items():
-            app.router.add_get(secret + path, _saying(answer))
         app.router.add_post(f"{secret}/inference/v1/generate", self._generate)
-        app.router.add_post(f"{secret}/inference/v1/abort_requests", _saying({}))
+        app.router.add_route("*", f"{secret}/{{path:.+}}", self._tell)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
         await runner.setup()
         try:
@@ -73,7 +72,6 @@ class Gateway:
         """One reply, whole, as vLLM words it; an interrupted one is gone on with as long as verl allows it."""
         asked = ask.sampling_params
         wanted, ends = int(asked["max_tokens"]), self._ends | set(asked.get("stop_token_ids", ()))
-        extra = {"priority": ask.priority} if ask.priority else {}
         ids: list[int] = []
         logprobs: list[dict[str, Any]] = []
         versions: list[dict[str, Any]] = []
@@ -83,12 +81,12 @@ class Gateway:
             sampling = {name: asked[name] for name in _VERLS_SAMPLING if name in asked}
             sampling |= {"top_k": asked.get("top_k") or -1, "logprobs": True, "max_tokens": wanted - start}
             prompt = [*ask.token_ids, *ids]
-            piece = await self._generate_piece(
-                self._engines, session, prompt_ids=prompt, sampling_params=sampling, **extra
-            )
+            piece = await self._generate_piece(self._engines, session, prompt_ids=prompt, sampling_params=sampling)
             ids += map(int, piece.token_ids)
             if len(ids) > start:
-                versions.append({"version": _version(piece), "start": start, "end": len(ids)})
+                step = piece.extra_fields.get("min_global_steps", piece.extra_fields.get("global_steps"))
+                version = "default" if step is None else str(step)
+                versions.append({"version": version, "start": start, "end": len(ids)})
             # What is missing is for the rollout server to refuse.
             pairs = zip(ids[start:], piece.log_probs or (), strict=False)
             logprobs += [{"token_id": token, "logprob": logprob} for token, logprob in pairs]
@@ -116,19 +114,10 @@ class Gateway:
             return _json({"error": {"message": f"verl's engines: {type(error).__name__}: {error}"}}, 503)
         return _json({"prompt_token_ids": ask.token_ids, "choices": [reply]})
 
-
-def _version(piece: Any) -> str:
-    """The step whose weights sampled the piece: where it spans several, the oldest."""
-    fields = piece.extra_fields
-    step = fields.get("min_global_steps", fields.get("global_steps"))
-    return "default" if step is None else str(step)
-
-
-def _saying(answer: object) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def say(_: web.Request) -> web.Response:
+    async def _tell(self, request: web.Request) -> web.Response:
+        if (answer := self._told.get(request.match_info["path"])) is None:
+            raise web.HTTPNotFound
         return _json(answer)
-
-    return say
 
 
 def _json(content: object, status: int = 200) -> web.Response:
