@@ -11,14 +11,15 @@ Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed", 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What the grader's runner saw: the outcome of every test that ran, by node id; a test that is not in it did not
-    run to its end. ``complete``: the run ended as a run of tests ends. ``log`` is what was printed (its end), for
-    people and, for ``runner="log"``, for the reader of logs.
+    run to its end. ``complete``: the run ended as a run of tests ends. ``log`` is what was printed (its end).
+    ``tampering``: what the code under test did to the machinery that tests it; ``notes``: what else is worth knowing.
     """
 
     outcomes: dict[str, Outcome]
     complete: bool
     seconds: float
     log: str = ""
+    tampering: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 

@@ -1,0 +1,106 @@
+"""Which paths of a repository are the grader's: what the agent did to them is put back before the tests run.
+
+Pure. Paths are git's, as text with surrogates for what is no UTF-8.
+"""
+
+from __future__ import annotations
+
+import configparser
+import re
+import sys
+import tomllib
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from prorl_swe.rows.instance import Instance
+
+# Read by Python or pytest by their name alone, wherever they are.
+NAMES = frozenset((
+    "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", ".coveragerc",
+    "sitecustomize.py", "usercustomize.py", "pyvenv.cfg",
+))  # fmt: skip
+ENDINGS = (".pth", ".pyc", ".pyo")
+FOLDERS = ("__pycache__", ".git")
+METADATA = (".egg-info", ".dist-info", ".egg-link")
+SETTINGS = ("setup.cfg", "pyproject.toml")
+TEST_FOLDERS = frozenset(("test", "tests"))
+# What runs tests, beside the standard library: a module of that name where Python looks first would be it.
+RUNNERS = frozenset((
+    "pytest", "_pytest", "pluggy", "iniconfig", "packaging", "py", "exceptiongroup", "tomli", "attr", "attrs",
+    "colorama", "pygments", "xdist", "execnet", "coverage", "pytest_cov", "hypothesis", "_hypothesis_pytestplugin",
+    "mock", "nose", "six", "setuptools", "pkg_resources", "_distutils_hack", "prorl_inside",
+))  # fmt: skip
+MODULE = re.compile(r"\.(?:py|so|pyd|abi3\.so|cpython-[^.]*\.so)\Z")
+
+
+class Protection:
+    """``tested``: the paths that the test patch changes; ``top``: names at the top of the base."""
+
+    def __init__(self, instance: Instance, tested: Iterable[str], top: Iterable[str]) -> None:
+        self._tested = frozenset(tested)
+        self._files = frozenset(test_files(instance)) | self._tested | frozenset(instance.test_files)
+        self._folders = frozenset(filter(None, map(_test_folder, self._files)))
+        self._above = frozenset(str(parent) for path in self._files for parent in PurePosixPath(path).parents) - {"."}
+        self._top = frozenset(name.partition(".")[0] for name in top)
+        self._roots = {"", "src", "lib", *self._above}
+
+    def __call__(self, path: str) -> bool:
+        parts = path.split("/")
+        if parts[-1] in NAMES or parts[-1].endswith(ENDINGS):
+            return True
+        if any(part in FOLDERS or part.endswith(METADATA) for part in parts):
+            return True
+        if path in self._files or path in self._above:
+            return True  # the latter is a file or a link where a folder of tests has to be
+        above = ["/".join(parts[:count]) for count in range(1, len(parts))]
+        if any(folder in self._files or folder in self._folders for folder in above):
+            return True
+        return path in self._folders or self._shadows(parts)
+
+    def _shadows(self, parts: list[str]) -> bool:
+        """Whether it would be imported in place of what runs the tests."""
+        for count in range(len(parts)):
+            if "/".join(parts[:count]) in self._roots:
+                name = parts[count] if count < len(parts) - 1 else MODULE.sub("", parts[count])
+                if name in RUNNERS or name in sys.stdlib_module_names:
+                    return count > 0 or name not in self._top
+        return False
+
+
+def test_files(instance: Instance) -> list[str]:
+    """The files in the ids of the row's tests."""
+    if instance.match != "id" or instance.runner != "pytest":
+        return []
+    names = (*instance.fail_to_pass, *instance.pass_to_pass)
+    return list(dict.fromkeys(name.partition("::")[0] for name in names if "::" in name))
+
+
+def _test_folder(path: str) -> str | None:
+    """The outermost folder above a test file that is named for tests: its helpers are the tests' too."""
+    parts = path.split("/")[:-1]
+    for count, part in enumerate(parts, start=1):
+        if part in TEST_FOLDERS:
+            return "/".join(parts[:count])
+    return None
+
+
+def same_test_settings(path: str, ours: bytes | None, theirs: bytes | None) -> bool:
+    """Whether a file of settings tells pytest (and coverage) the same in both forms. ``None``: there is no file."""
+    name = path.rpartition("/")[2]
+    try:
+        return test_settings(name, ours) == test_settings(name, theirs)
+    except (ValueError, configparser.Error):  # TOML's own errors are ValueErrors
+        return False
+
+
+def test_settings(name: str, content: bytes | None) -> object:
+    if content is None:
+        return {}
+    text = content.decode("utf-8")
+    if name == "pyproject.toml":
+        tool = tomllib.loads(text).get("tool", {})
+        return {key: tool[key] for key in ("pytest", "coverage") if key in tool} if isinstance(tool, dict) else tool
+    parser = configparser.RawConfigParser(strict=False, default_section="\0")
+    parser.read_string(text)
+    wanted = [section for section in parser.sections() if "pytest" in section or section.startswith("coverage:")]
+    return {section: dict(parser.items(section)) for section in wanted}

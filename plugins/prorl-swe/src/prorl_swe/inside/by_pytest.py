@@ -1,0 +1,148 @@
+"""pytest's plugin that picks the named tests and reports each of them as it goes.
+
+A test passed when its setup, call and teardown were seen to end without an exception, whatever reports say of it.
+"""
+
+# Python 3.6, and no module whose import costs time or could be another's
+# ruff: noqa: UP006
+import typing
+
+import pytest
+
+from .channel import Send
+from .guard import Guard
+from .names import Wanted
+
+Seen = typing.Dict[str, str]
+IDS_AT_ONCE = 20000  # characters
+
+
+class Reporter:
+    """``done``: tests that have had their turn in an earlier process."""
+
+    def __init__(self, wanted: Wanted, done: typing.Iterable[str], guard: Guard, send: Send, probe: str) -> None:
+        self._wanted = wanted
+        self._done = frozenset(done)
+        self._guard = guard
+        self._send = send
+        self._probe = probe
+        self._numbers: typing.Dict[str, int] = {}
+        self._marked: typing.Set[str] = set()
+        self._seen: Seen = {}
+        self._called = False
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self) -> None:
+        self._send({"event": "ready"})
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_collection_modifyitems(self, config: typing.Any, items: typing.List[typing.Any]) -> typing.Any:
+        """After everybody else's."""
+        yield
+        kept = {}
+        for item in items:
+            if item.nodeid not in self._done and item.nodeid not in kept and self._wanted.meant_by(item.nodeid):
+                kept[item.nodeid] = item
+        dropped = [item for item in items if kept.get(item.nodeid) is not item]
+        if dropped:
+            config.hook.pytest_deselected(items=dropped)
+        items[:] = kept.values()
+        if items:
+            items.append(_failing(self._probe, items[-1]))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: typing.Any) -> None:
+        self._guard.check()
+        ids: typing.List[str] = []
+        for number, item in enumerate(session.items):
+            self._numbers[item.nodeid] = number
+            if item.get_closest_marker("xfail"):
+                self._marked.add(item.nodeid)
+            ids.append(item.nodeid)
+            if sum(map(len, ids)) > IDS_AT_ONCE:
+                self._send({"event": "ids", "ids": ids})
+                ids = []
+        self._send({"event": "ids", "ids": ids})
+        self._send({"event": "collected", "count": len(session.items)})
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: typing.Any) -> typing.Any:
+        self._seen, self._called = {}, False
+        self._send({"event": "start", "test": self._numbers.get(item.nodeid, -1)})
+        yield
+        self._guard.check()
+        self._send({"event": "done", "test": self._numbers.get(item.nodeid, -1), "outcome": self._outcome()})
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_pyfunc_call(self) -> typing.Any:
+        self._called = True
+        yield
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: typing.Any) -> typing.Any:
+        outcome = yield
+        self._seen["ran"] = "passed" if outcome.excinfo is None else "failed"
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self, item: typing.Any, call: typing.Any) -> typing.Any:
+        outcome = yield
+        report = outcome.get_result()
+        if call.when == "setup":
+            self._seen = {}
+        self._seen[call.when] = self._phase(item, call, report)
+
+    def _phase(self, item: typing.Any, call: typing.Any, report: typing.Any) -> str:
+        marked = item.nodeid in self._marked
+        if report.outcome == "skipped":
+            if self._raised_by_changed(call.excinfo):
+                return "failed"
+            return "xfailed" if marked and hasattr(report, "wasxfail") else "skipped"
+        if report.outcome != "passed":
+            return "failed"
+        if call.excinfo is not None:
+            return "failed"
+        return "xpassed" if hasattr(report, "wasxfail") else "passed"
+
+    def _raised_by_changed(self, excinfo: typing.Any) -> bool:
+        """A test that the code under test has skipped has failed."""
+        trace = excinfo.tb if excinfo is not None else None
+        while trace is not None:
+            if self._guard.is_changed(trace.tb_frame.f_code.co_filename):
+                return True
+            trace = trace.tb_next
+        return False
+
+    def _outcome(self) -> str:
+        seen = self._seen
+        if seen.get("setup") != "passed":
+            return {"skipped": "skipped", "xfailed": "xfailed"}.get(seen.get("setup", ""), "error")
+        call = seen.get("call", "error")
+        if call == "passed" and seen.get("ran") != "passed":
+            return "failed"
+        if seen.get("teardown") != "passed":
+            return "error"
+        return call
+
+
+def _failing(name: str, beside: typing.Any) -> typing.Any:
+    """A test that can only fail: where it passes, nothing that passes means anything."""
+
+    def fails() -> None:
+        raise AssertionError(name)
+
+    parent = beside.getparent(pytest.Module) or beside.parent
+    return pytest.Function.from_parent(parent, name=name, callobj=fails)
+
+
+def run(
+    arguments: typing.List[str],
+    request: typing.Dict[str, typing.Any],
+    guard: Guard,
+    send: Send,
+) -> int:
+    """pytest's exit code."""
+    wanted = Wanted(request["names"], request["match"])
+    reporter = Reporter(wanted, request["done"], guard, send, request["probe"])
+    code = pytest.main(arguments, plugins=[reporter])
+    guard.check()
+    return int(code)

@@ -1,0 +1,84 @@
+"""The hook on unittest's results, for programs of a repository's own that run unittest (Django's runtests.py).
+
+Every result class there is calls the base class's methods, or is not unittest's. A test is known by all the names that
+logs give it: with and without the method in brackets, and by the first line of its docstring.
+"""
+
+# Python 3.6, and no module whose import costs time or could be another's
+# ruff: noqa: UP006, ARG001, ARG005
+import typing
+import unittest
+
+from .channel import Send
+from .guard import Guard
+
+Method = typing.Callable[..., typing.Any]
+OUTCOMES = {
+    "addSuccess": "passed",
+    "addFailure": "failed",
+    "addError": "error",
+    "addSkip": "skipped",
+    "addExpectedFailure": "xfailed",
+    "addUnexpectedSuccess": "xpassed",
+}
+
+
+class Hook:
+    def __init__(self, guard: Guard, send: Send) -> None:
+        self._guard = guard
+        self._send = send
+        self._number = -1
+        self._outcomes: typing.List[str] = []
+
+    def started(self, test: typing.Any) -> None:
+        self._number += 1
+        self._outcomes = []
+        self._send({"event": "ids", "ids": [names(test)]})
+        self._send({"event": "start", "test": self._number})
+
+    def ended(self, test: typing.Any) -> None:
+        self._guard.check()
+        bad = [outcome for outcome in self._outcomes if outcome != "passed"]
+        outcome = bad[-1] if bad else (self._outcomes or ["error"])[0]
+        self._send({"event": "done", "test": self._number, "outcome": outcome})
+
+    def said(self, outcome: str) -> None:
+        self._outcomes.append(outcome)
+
+
+def names(test: typing.Any) -> typing.List[str]:
+    """``test_x (package.Class)`` first."""
+    kind = type(test)
+    short = "{} ({}.{})".format(getattr(test, "_testMethodName", test), kind.__module__, kind.__qualname__)
+    found = [short, str(test)]
+    if test.shortDescription():
+        found.append(test.shortDescription())
+    return list(dict.fromkeys(found))
+
+
+def hook(guard: Guard, send: Send, probe: str) -> None:
+    base = unittest.TestResult
+    hooked = Hook(guard, send)
+
+    def before(name: str, what: typing.Callable[[typing.Any], None]) -> None:
+        original = getattr(base, name)
+
+        def method(self: typing.Any, test: typing.Any, *rest: typing.Any) -> typing.Any:
+            what(test)
+            return original(self, test, *rest)
+
+        setattr(base, name, method)
+
+    for name, outcome in OUTCOMES.items():
+        before(name, lambda test, outcome=outcome: hooked.said(outcome))  # type: ignore[misc]
+    before("startTest", hooked.started)
+    before("stopTest", hooked.ended)
+    original = base.addSubTest
+
+    def add_sub_test(self: typing.Any, test: typing.Any, subtest: typing.Any, error: typing.Any) -> None:
+        if error is not None:
+            hooked.said("failed")
+        original(self, test, subtest, error)
+
+    base.addSubTest = add_sub_test  # type: ignore[method-assign]
+    send({"event": "ready"})

@@ -1,0 +1,121 @@
+"""What the code under test does to the machinery that tests it: replaced functions, and looks where it has no business.
+
+Not a wall, for both live in one process; but it speaks up before anything can be done about it. Only what comes from
+files that the agent changed counts, for tests and packages of good faith do such things too.
+"""
+
+# Python 3.6, and no module whose import costs time or could be another's
+# ruff: noqa: UP006, UP045, SLF001
+import builtins
+import os
+import sys
+import types
+import typing
+
+Say = typing.Callable[[str], None]
+WATCHED = ("_pytest", "pytest", "pluggy", "unittest", "builtins", "_prorl_swe")
+AUDITED = (
+    "gc.get_objects",
+    "gc.get_referrers",
+    "gc.get_referents",
+    "sys.settrace",
+    "sys.setprofile",
+    "sys.addaudithook",
+    "ctypes.PyObj_FromPtr",
+    "ctypes.string_at",
+    "ctypes.cdata",
+    "ctypes.cdata/buffer",
+    "ctypes.dlopen",
+    "ctypes.dlsym",
+)
+MEMORY = ("mem", "maps", "smaps", "fd", "fdinfo", "environ")
+KINDS = (types.FunctionType, types.BuiltinFunctionType, type, staticmethod, classmethod, property)
+Place = typing.Tuple[typing.Any, str]
+
+
+class Guard:
+    """``changed``: real paths of the files that the agent changed."""
+
+    def __init__(self, changed: typing.Iterable[str], say: Say) -> None:
+        self._changed = frozenset(changed)
+        self._say = say
+        self._said: typing.Set[str] = set()
+        self._seen: typing.Dict[Place, typing.Tuple[typing.Any, typing.Any]] = {}
+        # Taken now: whatever these names mean later is somebody else's.
+        self._frame = sys._getframe
+        self._fspath = os.path.realpath
+
+    def watch(self) -> None:
+        """Remember what is there. Called when all of the machinery is imported, and nothing of the repository."""
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] in WATCHED and isinstance(module, types.ModuleType):
+                self._remember(module)
+        if hasattr(sys, "addaudithook"):
+            sys.addaudithook(self._audit)
+
+    def _remember(self, module: types.ModuleType) -> None:
+        for name, value in list(vars(module).items()):
+            if isinstance(value, KINDS):
+                self._seen[module, name] = value, getattr(value, "__code__", None)
+            if isinstance(value, type) and value.__module__ == module.__name__ and module is not builtins:
+                for inner, method in list(vars(value).items()):
+                    if isinstance(method, KINDS):
+                        self._seen[value, inner] = method, getattr(method, "__code__", None)
+
+    def check(self) -> None:
+        """Say what is no longer what it was."""
+        for (owner, name), (value, code) in self._seen.items():
+            now = owner.__dict__.get(name)
+            if (now is not value or getattr(now, "__code__", None) is not code) and self._is_theirs(now):
+                self._tell("{}.{} was replaced".format(getattr(owner, "__name__", owner), name))
+
+    def is_changed(self, filename: str) -> bool:
+        return filename in self._changed or self._fspath(filename) in self._changed
+
+    def _is_theirs(self, value: typing.Any) -> bool:
+        inner = getattr(value, "__func__", value)
+        for _ in range(10):
+            if not hasattr(inner, "__wrapped__"):
+                break
+            inner = inner.__wrapped__ if not hasattr(inner, "__code__") else inner
+            if hasattr(inner, "__code__"):
+                break
+        code = getattr(inner, "__code__", None)
+        if code is not None:
+            return self._is_suspect(code.co_filename)
+        module = sys.modules.get(getattr(value, "__module__", None) or "")
+        return self._is_suspect(getattr(module, "__file__", None) or "<nowhere>")
+
+    def _is_suspect(self, filename: str) -> bool:
+        """A changed file's, or made of a string, which could be one's."""
+        return bool(self._changed) and (filename.startswith("<") or self.is_changed(filename))
+
+    def _audit(self, event: str, arguments: typing.Any) -> None:
+        if event == "open":
+            path = arguments[0]
+            if not isinstance(path, (str, bytes)):
+                return
+            parts = (path.decode("utf-8", "replace") if isinstance(path, bytes) else path).split("/")
+            if parts[:2] != ["", "proc"] or not set(parts[3:4]) & set(MEMORY):
+                return
+            event = "open {}".format("/".join(parts))
+        elif event not in AUDITED:
+            return
+        if self._asked_by_changed():
+            self._tell(event)
+
+    def _asked_by_changed(self) -> bool:
+        """Whether the innermost of the files that are neither Python's own nor a package's is a changed one."""
+        frame: typing.Optional[types.FrameType] = self._frame(2)
+        for _ in range(12):
+            if frame is None:
+                return False
+            if self.is_changed(frame.f_code.co_filename):
+                return True
+            frame = frame.f_back
+        return False
+
+    def _tell(self, what: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            self._say(what)
