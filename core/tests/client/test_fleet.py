@@ -12,6 +12,7 @@ import pytest
 
 from prorl.client import (
     BlockingClient,
+    ClientError,
     CollectorSettings,
     Fleet,
     FleetSettings,
@@ -276,3 +277,75 @@ def test_the_sync_face(house, tmp_path):
         assert client.job(waiting.job_id).state == "cancelled"
         assert client.stop().changed
         assert client.start().accepting
+
+
+async def test_an_llm_server_that_is_down_keeps_no_rollout_server_away(house):
+    url = house.start()
+    with ScriptedEngine(lambda _: "yes") as up, ScriptedEngine(lambda _: "yes") as down:
+        gone = down.url
+        async with Fleet([url], QUICK) as fleet:
+            await fleet.add_llm_server(up.url)
+            await fleet.add_llm_server(BackendSpec(url=gone))
+            await asyncio.to_thread(house.stop, url)
+            await until(lambda: not alive(fleet))
+            down.__exit__(None, None, None)
+            house.start(url)
+            await until(lambda: alive(fleet) == {url})
+            assert (await fleet.process(play(reward=1.0, ask="ready?"))).status == "completed"
+            (backend,) = (await fleet._members[url].client.status()).pool.backends
+            assert backend.url == up.url
+
+
+async def test_a_rollout_server_that_can_reach_none_of_its_llm_servers_gets_no_jobs(house):
+    url = house.start()
+    with ScriptedEngine(lambda _: "yes") as engine:
+        fleet = Fleet([url], QUICK)
+        async with fleet:
+            await fleet.add_llm_server(engine.url)
+            await asyncio.to_thread(house.stop, url)
+            await until(lambda: not alive(fleet))
+            engine.__exit__(None, None, None)
+            house.start(url)
+            await until(lambda: "none of its LLM servers" in fleet.members()[0].why)
+            with engine:  # on the same port
+                await until(lambda: alive(fleet) == {url})
+
+
+async def test_an_llm_server_that_answers_late_is_waited_for(house):
+    late = ScriptedEngine(lambda _: "yes")
+    with late:
+        pass
+    async with Fleet([house.start()], QUICK) as fleet:
+        with pytest.raises(ServiceError, match="nothing answers"):
+            await fleet.add_llm_server(late.url)
+        adding = asyncio.create_task(fleet.add_llm_server(late.url, wait_s=60))
+        await asyncio.sleep(0.5)
+        assert not adding.done()
+        with late:
+            await adding
+            assert fleet.members()[0].llm_servers == (late.url,)
+
+
+async def test_who_waits_when_the_fleet_is_closed_is_told(house, tmp_path):
+    async with Fleet([house.start()], QUICK) as fleet, Fleet([f"http://127.0.0.1:{free_port()}"], QUICK) as empty:
+        running = asyncio.create_task(fleet.process(play(gate=str(tmp_path / "never"))))
+        waiting = asyncio.create_task(empty.process(play(reward=1.0)))
+        await until(lambda: fleet.members()[0].in_flight == 1)
+    for call in (running, waiting):
+        with pytest.raises(ClientError, match="closed"):
+            await asyncio.wait_for(call, 10)
+
+
+async def test_a_cancel_that_one_server_does_not_hear_is_heard_by_the_others(house, tmp_path):
+    first, second = house.start(), house.start()
+    slow = msgspec.structs.replace(QUICK, strikes=10_000)  # nobody notices
+    async with Fleet([first, second], slow) as fleet:
+        gate = str(tmp_path / "never")
+        job = JobRequest(instance={"gate": gate}, domain="play", job_id="j")
+        running = asyncio.create_task(fleet.process(job))
+        await until(lambda: sum(member.in_flight for member in fleet.members()) == 1)
+        (idle,) = (member.url for member in fleet.members() if member.in_flight == 0)
+        await asyncio.to_thread(house.stop, idle)
+        while not (await fleet.cancel(job_ids=("j", "stranger"))).cancelled:
+            pass  # it was on its way still
+        assert (await running).status == "cancelled"

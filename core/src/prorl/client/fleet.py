@@ -94,6 +94,7 @@ class Fleet:
         """Rollouts that are still waited for end with ``ClientError``; on the servers they go on, unless they
         asked for ``cancel_on_disconnect``."""
         self._closed = True
+        self._changed.set()
         for url in list(self._members):
             await self._drop(url)
 
@@ -179,7 +180,7 @@ class Fleet:
         self._engines[spec.url] = spec, await self._resolve(spec.url)
         self._deal()
         try:
-            await self._sync()
+            await self._sync(spec.url)
         except ServiceError:
             del self._engines[spec.url]
             self._deal()
@@ -274,13 +275,16 @@ class Fleet:
             self._members[url].managed = self._manages
             self._members[url].wanted = {engine: self._engines[engine][0] for engine in hand}
 
-    async def _sync(self) -> None:
+    async def _sync(self, just_added: str = "") -> None:
+        """Raises the ``ServiceError`` that ``just_added`` met; what others meet is their watchers' business."""
         alive = [member for member in self._members.values() if member.alive]
         for ended in await asyncio.gather(*(member.sync() for member in alive), return_exceptions=True):
             if isinstance(ended, ServerUnreachable):
                 continue  # its watcher notices, and syncs it when it is back
             if isinstance(ended, BaseException):
                 raise ended
+            if just_added in ended:
+                raise ended[just_added]
 
     async def _drop(self, url: str) -> None:
         member = self._members.pop(url)

@@ -35,6 +35,7 @@ class Member:
         self.strays: set[str] = set()
         self._shared = shared
         self._registered: set[str] = set()
+        self._refused: set[str] = set()
         self._syncing = asyncio.Lock()
 
     @property
@@ -65,7 +66,10 @@ class Member:
             return False
         back = not self.alive
         if back or self._differs(status):
-            await self.sync(status)
+            refused = await self.sync(status)
+            if refused and len(refused) == len(self.wanted):
+                self.lose(f"it can register none of its LLM servers: {next(iter(refused.values()))}")
+                return False
         if back and self.strays:
             with contextlib.suppress(ServiceError):  # it was restarted and knows none of them
                 await self.client.cancel(job_ids=tuple(self.strays))
@@ -73,19 +77,28 @@ class Member:
         self.down.clear()
         return back
 
-    async def sync(self, status: ServiceStatus | None = None) -> None:
-        """Make the server's LLM servers those that it was dealt, under the versions they carry."""
+    async def sync(self, status: ServiceStatus | None = None) -> dict[str, ServiceError]:
+        """Make the server's LLM servers those that it was dealt, under the versions they carry. Returns those that it
+        refused: one that is down keeps nobody from the others, and is asked for again with the next check."""
         async with self._syncing:
+            refused: dict[str, ServiceError] = {}
             if not self.managed:
-                return
+                return refused
             status = status or await self.client.status()
             has = self._ours(status)
             if surplus := [url for url in has if url not in self.wanted]:
                 await self.client.clear_llm_server(*surplus)
             for url, spec in self.wanted.items():
                 if has.get(url) != spec.policy_version:
-                    await self.client.add_llm_server(spec)
+                    try:
+                        await self.client.add_llm_server(spec)
+                    except ServiceError as error:
+                        refused[url] = error
             self._registered = set(self.wanted)
+            if refused.keys() - self._refused:
+                log.warning("%s cannot register %s: %s", self.url, ", ".join(refused), next(iter(refused.values())))
+            self._refused = set(refused)
+            return refused
 
     def _differs(self, status: ServiceStatus) -> bool:
         return self.managed and self._ours(status) != versions(self.wanted)
