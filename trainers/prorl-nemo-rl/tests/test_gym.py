@@ -92,7 +92,7 @@ def test_gym_starts_the_agent_and_collects_rollouts(setting, make_row, folder, u
                 check=False,
             )
         finally:
-            members = psutil.Process(servers.pid).children(recursive=True)
+            members = psutil.Process(servers.pid).children(recursive=True) if servers.poll() is None else []
             servers.send_signal(signal.SIGINT)
             servers.wait(60)
             _, alive = psutil.wait_procs(members, timeout=10)
