@@ -27,11 +27,14 @@ KEPT = ("HEAD", "config", "index", "objects", "refs", "packed-refs", "info", "sh
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """``commit`` is the base's full id; ``requirements`` what its tests need, as found in its metadata."""
+    """``commit`` is the base's full id; ``requirements`` and ``optional`` are what its tests need, as far as its own
+    metadata says it; ``python`` is an image's interpreter.
+    """
 
     commit: str
     requirements: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    python: str = ""
 
 
 def read(folder: Path) -> Base:
@@ -65,10 +68,13 @@ async def commit_all(git: Git, tree: Path, message: str) -> None:
     await git("commit", "-q", "--allow-empty", "--no-verify", "-m", message)
 
 
-async def seal(git: Git, tree: Path) -> str:
-    """Leave of the git directory only what the commit checked out needs; returns its id."""
+async def seal(git: Git, tree: Path, *, aged: bool = True) -> str:
+    """Leave of the git directory only what the commit checked out needs; returns its id. Files that are ``aged`` all
+    have the commit's time; what was compiled from them by their time is then stale.
+    """
     [commit] = await git("rev-parse", "--verify", "HEAD^{commit}")
-    age(tree)
+    if aged:
+        age(tree)
     await git("update-index", "-q", "--refresh")
     await git("repack", "-a", "-d", "-q")
     await git("prune", "--expire=now")

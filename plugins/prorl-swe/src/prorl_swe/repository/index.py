@@ -1,10 +1,9 @@
-"""A file from the package index, by pip's own settings, checked against its hash while it comes. Nothing of it is run."""
+"""A file from the package index, by pip's own settings, its hash checked while it comes. Nothing of it is run."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import re
 import ssl
 from collections.abc import AsyncIterator, Iterator
@@ -20,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 from prorl.api.errors import SandboxFault, TaskFault
 from prorl_swe.repository.pipsettings import PipSettings
+from prorl_swe.rows.instance import SdistSource
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 MAX_PAGE = 64 << 20
@@ -44,37 +44,36 @@ class _Page(msgspec.Struct):
     files: list[_File]
 
 
-async def download(project: str, filename: str, sha256: str, target: Path, *, settings: PipSettings) -> None:
+async def download(source: SdistSource, target: Path, settings: PipSettings) -> None:
     """Raises ``TaskFault`` (no such file, another hash, too large) and ``SandboxFault`` (``index_unreachable``)."""
-    if not re.fullmatch(r"[0-9a-f]{64}", sha256):
-        raise TaskFault(f"{filename} is not pinned: {sha256!r} is no SHA-256", code="sdist_hash")
+    if not re.fullmatch(r"[0-9a-f]{64}", source.sha256):
+        raise TaskFault(f"{source.filename} is not pinned: {source.sha256!r} is no SHA-256", code="sdist_hash")
     fault: Exception | None = None
     for attempt in range(ATTEMPTS):
         if attempt:
             await asyncio.sleep(PAUSE * 2**attempt)
         try:
             async with _client(settings) as client:
-                return await _download(client, project, filename, sha256, target, settings)
+                return await _download(client, source, target, settings)
         except (httpx.HTTPError, OSError) as error:
             fault = error
     raise SandboxFault(
-        f"{filename} cannot be fetched from the package index: {_said(fault)}", code="index_unreachable"
+        f"{source.filename} cannot be fetched from the package index: {_said(fault)}", code="index_unreachable"
     ) from fault
 
 
-async def _download(
-    client: httpx.AsyncClient, project: str, filename: str, sha256: str, target: Path, settings: PipSettings
-) -> None:
+async def _download(client: httpx.AsyncClient, source: SdistSource, target: Path, settings: PipSettings) -> None:
     looked_at: list[str] = []
     for place in (*settings.find_links, *settings.indexes):
         looked_at.append(_without_credentials(place))
-        base = place if place in settings.find_links else f"{place.rstrip('/')}/{canonicalize_name(project)}/"
+        base = place if place in settings.find_links else f"{place.rstrip('/')}/{canonicalize_name(source.project)}/"
         for link in await _links(client, base):
-            if link.filename == filename:
-                await _fetch(client, link, sha256, target)
+            if link.filename == source.filename:
+                await _fetch(client, link, source.sha256, target)
                 return
     where = ", ".join(looked_at) or "no index"
-    raise TaskFault(f"there is no {filename} of {project} in the package index ({where})", code="sdist_missing")
+    what = f"there is no {source.filename} of {source.project} in the package index ({where})"
+    raise TaskFault(what, code="sdist_missing")
 
 
 async def _links(client: httpx.AsyncClient, place: str) -> list[Link]:
@@ -90,9 +89,7 @@ async def _links(client: httpx.AsyncClient, place: str) -> list[Link]:
         async for piece in response.aiter_bytes():
             content += piece
             if len(content) > MAX_PAGE:
-                raise SandboxFault(
-                    f"the index's page of the project is larger than {MAX_PAGE} bytes", code="index_page"
-                )
+                raise SandboxFault(f"the index's page is larger than {MAX_PAGE} bytes", code="index_page")
         if "json" in response.headers.get("Content-Type", ""):
             try:
                 page = msgspec.json.decode(bytes(content), type=_Page)
@@ -183,11 +180,10 @@ async def _client(settings: PipSettings) -> AsyncIterator[httpx.AsyncClient]:
                 verify.load_cert_chain(settings.client_cert)
     except OSError as error:
         raise SandboxFault(f"pip's cert cannot be read ({settings.cert}): {error}", code="index_settings") from error
-    netrc = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
     async with httpx.AsyncClient(
         verify=verify,
         proxy=settings.proxy,
-        auth=httpx.NetRCAuth(str(netrc)) if netrc.is_file() else None,
+        auth=httpx.NetRCAuth(settings.netrc) if settings.netrc else None,
         timeout=settings.timeout,
         follow_redirects=True,
     ) as client:

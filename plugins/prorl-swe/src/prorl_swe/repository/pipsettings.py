@@ -28,6 +28,7 @@ class PipSettings(msgspec.Struct, frozen=True, kw_only=True):
     client_cert: str | None = None
     proxy: str | None = None
     timeout: float = 60.0
+    netrc: str | None = None
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Self:
@@ -41,6 +42,7 @@ class PipSettings(msgspec.Struct, frozen=True, kw_only=True):
             cert=options.get("cert") or environ.get("SSL_CERT_FILE") or environ.get("REQUESTS_CA_BUNDLE") or None,
             client_cert=options.get("client-cert") or None,
             proxy=options.get("proxy") or None,
+            netrc=_netrc(environ),
             timeout=_seconds(options.get("timeout") or options.get("default-timeout")),
         )
 
@@ -90,6 +92,11 @@ def _files(environ: Mapping[str, str]) -> Iterator[Path]:
     yield Path(sys.prefix, "pip.conf")
     if chosen:
         yield Path(chosen)
+
+
+def _netrc(environ: Mapping[str, str]) -> str | None:
+    path = Path(environ.get("NETRC") or "~/.netrc").expanduser()
+    return str(path) if path.is_file() else None
 
 
 def _is_true(text: str) -> bool:

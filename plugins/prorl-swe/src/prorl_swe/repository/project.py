@@ -105,7 +105,7 @@ def _import_from(tree: Path, pyproject: dict[str, Any], setup: Any) -> list[str]
 def _get(table: Any, *path: str) -> object:
     for name in path:
         table = table.get(name) if isinstance(table, dict) else None
-    return table  # type: ignore[no-any-return]
+    return table
 
 
 def _is_inside(name: str) -> bool:

@@ -1,8 +1,8 @@
 """What a project and its tests need, as its own files say it; the files are read, nothing of the project is run.
 
-``required`` is what the project itself depends on. ``optional`` is what its tests may want: extras and dependency groups
-named like tests or development, requirements files, tox. Those lists are written for other times and tools (pins
-without a wheel for this Python, linters), so whoever installs them may leave some out.
+``required`` is what the project itself depends on. ``optional`` is what its tests may want: extras and groups of
+dependencies named like tests or development, requirements files, tox. Those lists are written for other times and
+tools (pins without a wheel for this Python, linters), so whoever installs them may leave some out.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def find(tree: Path, name: str) -> Found:
         if TEST_GROUP.fullmatch(group):
             wanted += _group(declared.groups, group, 0)
     wanted += [*_from_files(tree), *_from_tox(tree)]
-    extras = {canonicalize_name(extra): texts for extra, texts in declared.extras.items()}
+    extras: dict[str, list[str]] = {canonicalize_name(extra): texts for extra, texts in declared.extras.items()}
     return Found(
         required=_clean(_expand(declared.required, name, extras, 0)),
         optional=_clean(_expand(wanted, name, extras, 0)),

@@ -17,7 +17,7 @@ from prorl_swe.rows.instance import SdistSource
 async def make(source: SdistSource, base_patch: str, part: Path, lock: int) -> str:
     """See :data:`prorl_swe.repository.store.Make`."""
     archive, tree = part / "archive", part / base.TREE
-    await download(source.project, source.filename, source.sha256, archive, settings=PipSettings.read())
+    await download(source, archive, PipSettings.read())
     await asyncio.to_thread(unpack, archive, source.filename, tree)
     archive.unlink()
     git = Git(tree, lock)
