@@ -32,6 +32,7 @@ from prorl.sandbox.channel import Channel
 from prorl.sandbox.images.program import require_apptainer
 from prorl.sandbox.images.resolve import Images
 from prorl.sandbox.images.roots import Roots
+from prorl.sandbox.images.run import to_its_end
 from prorl.sandbox.inside import frames
 from prorl.sandbox.process import Spawner
 from prorl.sandbox.served import ServedSandbox, connect, start_or_undo
@@ -97,16 +98,19 @@ class Apptainer:
     async def _launch(self, container: Container, program: str, spec: SandboxSpec) -> Channel:
         uid = self._uid(spec)
         root = await self._root(container, program, spec, uid)
+        await to_its_end(container.layer.copy_own, spec)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
             with theirs, _system_call_filter() as filter_fd:
                 arguments = [str(theirs.fileno()), str(filter_fd), "fakeroot" if spec.fakeroot else "user"]
                 layer = container.layer
-                argv = command(program, spec, root, layer=layer.path, arguments=arguments, as_root=self._as_root)
+                argv = command(
+                    program, layer.shown(spec), root, layer=layer.path, arguments=arguments, as_root=self._as_root
+                )
                 inherited = [theirs.fileno(), container.address.fd, *([filter_fd] if filter_fd >= 0 else [])]
                 container.child = await self._spawner.spawn(
-                    limits.enter(container.groups, layer.wrap(argv, spec)),
+                    limits.enter(container.groups, layer.wrap(argv, spec, uid)),
                     pass_fds=inherited,
                     end=container.end_child,
                     own_session=True,

@@ -15,15 +15,17 @@ import signal
 import socket
 import tempfile
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
 
 from prorl.api.errors import SandboxFault
-from prorl.api.sandbox import Probe, SandboxSpec
+from prorl.api.sandbox import Bind, Probe, SandboxSpec
 from prorl.sandbox import host
+from prorl.sandbox.binds import check_binds, copy_folder
 from prorl.sandbox.channel import Token
+from prorl.sandbox.images.run import to_its_end
 from prorl.sandbox.inside import frames, tree
 from prorl.sandbox.process import Child, Spawner
 from prorl.sandbox.served import ServedSandbox, connect, start_or_undo
@@ -60,12 +62,20 @@ class Local:
 
     async def start(self, spec: SandboxSpec) -> ServedSandbox:
         await self.prepare(spec.image)
-        if spec.binds or spec.fakeroot:
-            raise SandboxFault("the local runtime has neither binds nor fakeroot", code="unsupported")
+        check_binds(spec)
+        shown = [bind for bind in spec.binds if not bind.own or _in_workdir(bind, spec) is None]
+        if shown or spec.fakeroot:
+            what = "neither fakeroot nor binds, but for own folders in the working directory, which are copied"
+            raise SandboxFault(f"the local runtime has {what}", code="unsupported")
         return await start_or_undo(self._start(spec))
 
     async def _start(self, spec: SandboxSpec) -> ServedSandbox:
         folder = _make_folder(self._settings.scratch)
+        try:
+            await to_its_end(_copy_own, folder, spec)
+        except BaseException:
+            await _end(None, folder)
+            raise
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         python, _ = host.interpreter(self._settings.python)
@@ -139,6 +149,17 @@ def _make_folder(scratch: str | None) -> Path:
         raise SandboxFault("the local runtime needs /proc", code="no_proc")
     (folder / OWNER).write_bytes(msgspec.json.encode(Owner(me.pid, me.started)))
     return folder
+
+
+def _copy_own(folder: Path, spec: SandboxSpec) -> None:
+    for bind in spec.binds:
+        copy_folder(bind.source, folder / "work" / (_in_workdir(bind, spec) or "."))
+
+
+def _in_workdir(bind: Bind, spec: SandboxSpec) -> str | None:
+    """Its target relative to the working directory; ``None`` when it is not there."""
+    target = PurePosixPath(bind.target)
+    return str(target.relative_to(spec.workdir)) if target.is_relative_to(spec.workdir) else None
 
 
 def _hello(spec: SandboxSpec, folder: Path, python: str) -> dict[str, Any]:
