@@ -37,6 +37,7 @@ def example() -> Any:
 def test_verl_learns(example, cache):
     """``train`` itself holds every step to the engine's log-probabilities, and every token to the step's version."""
     record = example.train(seed=0, steps=16, cache=cache)
+    print([round(entry["reward"], 2) for entry in record["steps"]], record["wall_s"])
     assert len(record["steps"]) == 16
     assert max(entry["gap"] for entry in record["steps"]) < 1e-4
     assert prorl_lookup.rise(record, 5) > 0.15, record
@@ -49,6 +50,7 @@ def test_unfinished_rollouts_go_on_with_new_weights(example, cache):
     record = example.train(
         seed=0, steps=6, cache=cache, stop_early=True, more=["trainer.v1.trainer_mode=colocate_async"]
     )
+    print(*record["steps"], record["wall_s"], sep="\n")
     assert len(record["steps"]) == 6
     assert record["steps"][0]["lag"] == 0
     assert max(entry["spans"] for entry in record["steps"]) > 1, "no rollout saw two versions"

@@ -60,12 +60,13 @@ class RolloutServiceAgentLoop:
         rules = options.rules(rollout)
         tried = await try_for_samples(desk.fleet, request, attempts=options.attempts, rules=rules)
         result, samples, step = tried.result, in_order(tried.samples), int(row.get("global_steps", -1))
-        if tried.untrainable is not None:
+        stopped = result.status == "cancelled" and self._stops_early
+        if tried.untrainable is not None and not stopped:
             log.warning("%s (%s)", tried.untrainable, tried.untrainable.reason)
         if "session_id" not in row:
             *others, last = samples or [nothing_of(result, self._tokenizer.pad_token_id or 0)]
             return output_of(result, last, step, dropped=len(others))
-        if result.status == "cancelled" and self._stops_early:
+        if stopped:
             return []  # on purpose: our replay buffer takes the group away
         if not samples:
             desk.failed[request.group_id] += 1
