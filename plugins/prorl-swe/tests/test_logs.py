@@ -1,7 +1,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -229,8 +228,6 @@ HOSTILE = [
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_time_is_linear_in_the_text(format, piece):
-    """A reader that is quadratic would take hours for this, not seconds."""
-    began = time.process_time()
-    read_log(format, piece * (3_000_000 // len(piece)))
-    read_log(format, f"{piece}\n" * (1_000_000 // len(piece)))
-    assert time.process_time() - began < 60
+    """A quadratic reader would take hours, and be ended by the limit that every test has."""
+    read_log(format, piece * (2_000_000 // len(piece)))
+    read_log(format, f"{piece}\n" * (500_000 // len(piece)))
