@@ -152,11 +152,13 @@ class Fleet:
 
     async def cancel(self, *, job_ids: tuple[str, ...] = (), group_id: str | None = None) -> CancelReply:
         """Cancel wherever they run. Ids that no server knows are ``unknown``; nothing is an error."""
-        cancelled: set[str] = set()
         alive = [member for member in self._members.values() if member.alive]
-        for reply in await asyncio.gather(*(self._cancel_at(member, job_ids, group_id) for member in alive)):
-            cancelled |= reply
-        return CancelReply(cancelled=sorted(cancelled), unknown=[j for j in job_ids if j not in cancelled])
+        replies = await asyncio.gather(*(self._cancel_at(member, job_ids, group_id) for member in alive))
+        known = {job for _, here in replies for job in here}
+        return CancelReply(
+            cancelled=sorted({job for cancelled, _ in replies for job in cancelled}),
+            unknown=[job for job in job_ids if job not in known],
+        )
 
     # -- LLM servers
 
@@ -254,18 +256,22 @@ class Fleet:
                 where = ", ".join(self._members) or "the fleet"
                 raise ServerUnreachable(where, whys or "it has no server", tried_s=self._settings.give_up_s) from None
 
-    async def _cancel_at(self, member: Member, job_ids: tuple[str, ...], group_id: str | None) -> set[str]:
+    async def _cancel_at(
+        self, member: Member, job_ids: tuple[str, ...], group_id: str | None
+    ) -> tuple[set[str], set[str]]:
+        """Those cancelled there, and those of ``job_ids`` known there."""
         here = tuple(job for job in job_ids if self._where.get(job, member) is member)
         if not here and group_id is None:
-            return set()
+            return set(), set()
         try:
-            return set((await member.client.cancel(job_ids=here, group_id=group_id)).cancelled)
+            reply = await member.client.cancel(job_ids=here, group_id=group_id)
         except ServerUnreachable:  # what it has goes on elsewhere, and is cancelled here when it is back
-            return set()
+            return set(), set()
         except ServiceError as error:
             if error.status != 404:
                 raise
-            return set()
+            return set(), set()
+        return set(reply.cancelled), set(here).difference(reply.unknown)
 
     def _deal(self) -> None:
         """Everybody's hand, among those that are here, alive or not: one that is away for a moment keeps its own."""
