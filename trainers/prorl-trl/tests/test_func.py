@@ -143,13 +143,13 @@ def test_grpo_learns_and_the_first_ratio_is_one(bench, model_folder, tmp_path):
             gaps.append(((own - torch.tensor(logprobs)).abs() * torch.tensor(mask)).max().item())
         return output
 
-    trainer = grpo(bench, model_folder, tmp_path, data, checked, max_steps=60)
+    trainer = grpo(bench, model_folder, tmp_path, data, checked, max_steps=24, learning_rate=5e-3)
     trainer.train()
     assert max(gaps) < 1e-4
-    assert versions == [f"step-{step}" for step in range(60)]
+    assert versions == [f"step-{step}" for step in range(24)]
     rewards = logged(trainer, "reward")
-    assert len(rewards) == 60
-    assert sum(rewards[-20:]) / 20 - sum(rewards[:20]) / 20 > 0.1, rewards
+    assert len(rewards) == 24
+    assert sum(rewards[-5:]) / 5 - sum(rewards[:5]) / 5 > 0.2, rewards
     assert set(logged(trainer, "rollouts/untrainable")) == {0.0}
 
 

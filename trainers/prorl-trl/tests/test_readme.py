@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+HERE = Path(__file__).parents[1]
+README = (HERE / "README.md").read_text()
 
 
 def block(title: str, **changes: str) -> str:
@@ -57,3 +58,13 @@ def test_async_grpo(bench, model_folder, in_folder, without_gpu, direct_weights)
     exec(compile(code, "train_async.py", "exec"), names)
     assert names["trainer"].state.global_step == 2
     assert direct_weights.version == 3
+
+
+def test_the_table_is_what_was_run():
+    runs = json.loads((HERE / "curve.json").read_text())
+    assert [run["seed"] for run in runs] == [0, 1, 2]
+    for run in runs:
+        assert run["rise"] >= 0.3
+        gap = f"{run['largest_gap']:.1e}".replace("e-0", "e-")
+        cells = [f"{run[name]:.2f}" for name in ("first_ten", "last_ten", "rise")]
+        assert f"| {run['seed']} | {' | '.join(cells)} | {gap} | {run['wall_s']:.0f} |" in README

@@ -199,7 +199,7 @@ def test_async_grpo_learns(
         token_budget=0,  # samples are counted, not tokens: a step is 16 of them
         num_generations=4,
         max_steps=12,
-        learning_rate=3e-3,
+        learning_rate=5e-3,
         max_staleness=staleness,
         weight_sync_steps=1,
         logging_steps=1,
@@ -226,4 +226,4 @@ def test_async_grpo_learns(
     assert {row.model_version for row in seen} >= {1, 2}
     assert_exact(seen, weights.history)
     rewards = [entry["rollout/reward"] for entry in history if "rollout/reward" in entry]
-    assert sum(rewards[-3:]) - sum(rewards[:3]) > 0.15, rewards
+    assert sum(rewards[-3:]) - sum(rewards[:3]) > 0.25, rewards

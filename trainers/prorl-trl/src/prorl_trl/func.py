@@ -24,7 +24,6 @@ from prorl.client import (
     Group,
     GroupCollector,
     Prompt,
-    Sample,
     SampleRules,
     Untrainable,
     samples_of,
@@ -87,11 +86,7 @@ class RolloutServiceFunc:
         for row in dataset:
             if known.setdefault(_key(row["prompt"]), row[instance]) != row[instance]:
                 raise ValueError(f"two rows with the prompt {row['prompt']!r} have different instances")
-
-        def request_of(prompt: Any) -> JobRequest:
-            return replace(request, instance=known[_key(prompt)])
-
-        return cls(servers, request_of, **more)
+        return cls(servers, lambda prompt: replace(request, instance=known[_key(prompt)]), **more)
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         step = int(trainer.state.global_step)
@@ -124,29 +119,29 @@ class RolloutServiceFunc:
 
     def _row(self, group: Group, version: str, tokenizer: Any) -> Row:
         attempt = group.kept[0] if group.kept else group.failed[-1][1]
-        trouble, samples = attempt.trouble, list[Sample]()
+        trouble = attempt.trouble
         if attempt.result is not None and not trouble:
             try:
-                samples = samples_of(attempt.result, self.rules)
+                sample, *others = samples_of(attempt.result, self.rules)
             except Untrainable as error:
                 trouble = error.reason
-        if len(samples) > 1:  # TRL has one row for each; RolloutServiceWorker takes them all
-            trouble = "several_segments"
-        elif self.publish and any(v != version for one in samples for v in itertools.compress(one.versions, one.mask)):
-            trouble = "other_version"
-        if trouble:
-            prompt, said = [tokenizer.pad_token_id], [tokenizer.eos_token_id]  # TRL takes no empty ones
-            nothing = Row(prompt_ids=prompt, completion_ids=said, logprobs=[0.0], env_mask=[0], job_id=attempt.job_id)
-            return replace(nothing, rollout_trouble=trouble)
-        (sample,) = samples
-        return Row(
-            prompt_ids=sample.prompt_ids,
-            completion_ids=sample.response_ids,
-            logprobs=sample.logprobs,
-            env_mask=sample.mask,
-            rollout_reward=sample.reward,
-            job_id=sample.job_id,
-        )
+            else:
+                if others:  # TRL has one row for each; RolloutServiceWorker takes them all
+                    trouble = "several_segments"
+                elif self.publish and set(itertools.compress(sample.versions, sample.mask)) != {version}:
+                    trouble = "other_version"
+                else:
+                    return Row(
+                        prompt_ids=sample.prompt_ids,
+                        completion_ids=sample.response_ids,
+                        logprobs=sample.logprobs,
+                        env_mask=sample.mask,
+                        rollout_reward=sample.reward,
+                        job_id=sample.job_id,
+                    )
+        prompt, said = [tokenizer.pad_token_id], [tokenizer.eos_token_id]  # TRL takes no empty ones
+        nothing = Row(prompt_ids=prompt, completion_ids=said, logprobs=[0.0], env_mask=[0], job_id=attempt.job_id)
+        return replace(nothing, rollout_trouble=trouble)
 
 
 def service_reward(

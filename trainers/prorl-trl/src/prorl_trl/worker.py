@@ -39,8 +39,7 @@ from prorl.wire import RolloutResult
 from prorl_trl.servers import connect
 
 log = logging.getLogger("prorl.trl")
-BEAT_S = 0.2  # how often the worker's thread shows that it lives, and looks whether it is to stop
-FULL_S = 0.05  # how often a full buffer is tried again
+LOOK_S = 0.05  # how often the worker's thread looks whether it is to stop, and whether a full buffer has room
 
 
 class RolloutServiceWorker:
@@ -74,9 +73,9 @@ class RolloutServiceWorker:
         self.metrics_queue: queue.Queue[dict[str, float | tuple[float, float]]] = queue.Queue()
         self._servers = servers
         self._prompts = prompts
-        self._settings = CollectorSettings(
+        self._settings = CollectorSettings(  # wanted=1: a group goes to the trainer as soon as it is there
             samples=samples, wanted=1, in_flight=in_flight, carry=True, max_lag=max_staleness, **more
-        )  # wanted: a group goes to the trainer as soon as it is there
+        )
         self._informative = informative
         self._scale = scale
         self._rules = rules
@@ -129,7 +128,7 @@ class RolloutServiceWorker:
         work = asyncio.create_task(self._roll_out())
         while not (work.done() or self._stopping):
             self._beat = time.monotonic()
-            await asyncio.wait({work}, timeout=BEAT_S)
+            await asyncio.wait({work}, timeout=LOOK_S)
         work.cancel()  # nothing happens to one that is done
         return await work
 
@@ -148,8 +147,7 @@ class RolloutServiceWorker:
 
     def _judge(self, group: Group) -> bool:
         """Every group that has ended comes by here: its rewards are told before the filter sees it."""
-        rewards = group.rewards
-        informative = self._informative(group)
+        rewards, informative = group.rewards, self._informative(group)
         self.metrics_queue.put(
             {"rollout/reward": (sum(rewards), len(rewards)), "rollout/informative": (float(informative), 1.0)}
         )
@@ -176,7 +174,7 @@ class RolloutServiceWorker:
                 continue
             for sample in samples:
                 while self.rollout_buffer.full():  # noqa: ASYNC110 - the trainer is behind, and its queue has no event
-                    await asyncio.sleep(FULL_S)
+                    await asyncio.sleep(LOOK_S)
                 self.rollout_buffer.put_nowait(self._row(sample, result, advantage, deviation))
 
     def _row(self, sample: Sample, result: RolloutResult, advantage: float, deviation: float) -> Any:
