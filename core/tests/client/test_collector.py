@@ -331,6 +331,36 @@ def test_a_cancelled_collect_leaves_nothing_running():
     assert virtual_run(main()).complete, "and may be called again"
 
 
+@pytest.mark.parametrize(("carry", "good"), [(False, 2), (True, 5)], ids=["at once", "between two batches"])
+def test_a_source_of_prompts_that_breaks_is_told_and_leaves_nothing_running(carry, good):
+    service = Service(lambda rng, n, sample: (1.0 + n, float(sample % 2)))
+
+    def breaks():
+        yield from prompts(good)
+        raise OSError("the data set is gone")
+
+    async def main():
+        chosen = CollectorSettings(samples=2, wanted=1, in_flight=4, carry=carry)
+        told, seen = None, []
+        async with GroupCollector(service, breaks(), chosen) as collector:
+            for step in range(20):
+                try:
+                    batch = await collector.collect(step)
+                except OSError as error:
+                    told = str(error)
+                    continue
+                seen += [group.prompt.prompt_id for group in batch.groups]
+                if batch.why:
+                    break
+                await asyncio.sleep(3)
+        assert told == "the data set is gone"
+        assert sorted(seen) == [f"p{n}" for n in range(good)], "what had begun is not lost"
+        assert batch.why == "the prompts are used up"
+        assert not service.running
+
+    virtual_run(main())
+
+
 OUTCOMES = st.one_of(
     st.sampled_from([0.0, 1.0, 0.5]),
     st.sampled_from(["sandbox", "model", "grader", "timeout"]),

@@ -17,9 +17,12 @@ T = TypeVar("T")
 
 
 class BlockingClient:
-    """``with BlockingClient(url) as server: ...``. Options and errors are those of :class:`RolloutClient`."""
+    """``with BlockingClient(url) as server: ...``. Options and errors are those of :class:`RolloutClient`; in a thread
+    whose event loop is running it raises ``RuntimeError``."""
 
     def __init__(self, url: str = DEFAULT_URL, **options: Any) -> None:
+        if _loop_is_running():  # a notebook's, say
+            raise RuntimeError("an event loop is running here: use RolloutClient and await it, or another thread")
         self._runner = asyncio.Runner()
         self._client = RolloutClient(url, **options)
 
@@ -93,3 +96,11 @@ class BlockingClient:
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(call)
+
+
+def _loop_is_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

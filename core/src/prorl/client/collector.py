@@ -42,7 +42,8 @@ class Rollouts(Protocol):
 
 
 class GroupCollector:
-    """For one trainer and one event loop. :meth:`collect` once per step, :meth:`close` at the end."""
+    """For one trainer and one event loop. :meth:`collect` once per step, :meth:`close` at the end. ``prompts`` is read
+    as far as it is needed, in the event loop: it must not wait for anything. What it raises, ``collect`` raises."""
 
     def __init__(
         self,
