@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prorl_swe.grading.logs import FORMATS, read_log
+from prorl_swe.inside.names import Wanted
 from prorl_swe.rows.suites import SWE_BENCH, SWE_GYM
 
 LOGS = Path(__file__).parent / "data" / "logs"
@@ -44,13 +45,13 @@ def suite(tmp_path_factory):
     (folder / "test_made.py").write_text(SUITE)
     (folder / "pytest.ini").write_text("[pytest]\n")
 
-    def run(*options):
+    def run(*options, code=1):
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
         environment = {**os.environ, "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "80"}
         done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
         )
-        assert done.returncode == 1, done.stdout + done.stderr
+        assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 
     return run
@@ -150,6 +151,35 @@ def test_sympy():
         "sympy/core/tests/test_recorded.py:test_fails": "failed",
         "sympy/core/tests/test_recorded.py:test_errors": "failed",
     }
+
+
+@pytest.mark.parametrize("format", ["pytest", "pytest-options", "pytest-v2", "matplotlib", "pytest-verbose"])
+def test_what_a_log_names_is_found_among_the_tests_that_ran(suite, format):
+    """Rows were made from logs; the grader's reporter has the ids as pytest has them."""
+    log = suite("-v", "-rA")
+    ran = suite("--collect-only", "-q", code=0).split("\n\n")[0].splitlines()
+    for name in read_log(format, log):
+        if "::" not in name or " - " in name:  # a count, or a name with its message
+            continue
+        assert any(name in Wanted([name]).meant_by(node_id) for node_id in ran), name
+
+
+@pytest.mark.parametrize(
+    ("name", "by", "node_id", "meant"),
+    [
+        ("a.py::test[x]", "id", "a.py::test[x]", True),
+        ("a.py::test[x]", "id", "a.py::test[x y]", False),
+        ("a.py::test[x", "id", "a.py::test[x y]", True),
+        ("a.py::test[[x]", "id", "a.py::test[[x] y]", True),
+        ("a.py::test[/c]", "id", "a.py::test[/a/b/c]", True),
+        ("a.py::test[/c]", "id", "a.py::test[//a/b/c]", False),
+        ("a.py::test[1]", "id", "a.py::test[MouseButton.LEFT]", True),
+        ("A.test[x.y]", "name", "r2e_tests/a.py::A::test[x::y]", True),
+        ("test", "name", "r2e_tests/a.py::A::test", False),
+    ],
+)
+def test_names_as_the_data_sets_logs_had_them(name, by, node_id, meant):
+    assert Wanted([name], by).meant_by(node_id) == ([name] if meant else [])
 
 
 @pytest.mark.parametrize(
