@@ -34,7 +34,16 @@ from prorl.wire import RolloutResult
 from prorl_swe.repository.cache import RepositoryCache
 from prorl_swe.rows import read_row
 
-PHASES = ("sandbox", "tools", "patch", "checkout", "tests", "other")
+# As ``metrics["seconds"]`` calls them, but for the first two.
+PHASES = {
+    "other": "all else",
+    "tools": "tools",
+    "sandbox": "agent's sandbox",
+    "patch": "taking the patch",
+    "grader_sandbox": "grader's sandbox",
+    "apply": "base, patch, tests put together",
+    "tests": "tests",
+}
 
 
 class Bare:
@@ -102,18 +111,20 @@ def draw(table: dict[str, dict[str, float]], bare: dict[str, float], title: str,
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    colours = ("#35618f", "#6d9dc5", "#a9c8e0", "#c9a66b", "#8f5b35", "#bbbbbb")
+    colours = ("#bbbbbb", "#1f4e79", "#35618f", "#6d9dc5", "#e3c99b", "#c9a66b", "#8f5b35")
     figure, axis = plt.subplots(figsize=(9, 3.2))
     for number, (name, spent) in enumerate(table.items()):
         left = 0.0
         for phase, colour in zip(PHASES, colours, strict=True):
-            axis.barh(number, spent[phase], left=left, height=0.5, color=colour, label=phase if number == 0 else "_")
+            axis.barh(
+                number, spent[phase], left=left, height=0.5, color=colour, label=PHASES[phase] if number == 0 else "_"
+            )
             left += spent[phase]
         axis.barh(number + 0.38, bare[name], height=0.18, color="black", label="bare pytest" if number == 0 else "_")
     axis.set_yticks(range(len(table)), list(table))
     axis.set_xlabel("seconds of one rollout (median)")
     axis.set_title(title, fontsize=10)
-    axis.legend(ncol=len(PHASES) + 1, fontsize=8, loc="lower center", bbox_to_anchor=(0.45, -0.42), frameon=False)
+    axis.legend(ncol=4, fontsize=8, loc="lower center", bbox_to_anchor=(0.45, -0.52), frameon=False)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
@@ -153,7 +164,7 @@ def main() -> None:
     print(f"a rollout takes {ratio:.1f} times what its bare tests take ({args.at_once} at once)")
     table = {name: {p: statistics.median(each[p] for each in spent) for p in PHASES} for name, spent in kept.items()}
     bare = {name: statistics.median(seconds) for name, seconds in alone.items()}
-    print("| seconds |", " | ".join(PHASES), "| all | bare pytest |\n|" + "---|" * (len(PHASES) + 3))
+    print("| seconds |", " | ".join(PHASES.values()), "| all | bare pytest |\n|" + "---|" * (len(PHASES) + 3))
     for name, spent in table.items():
         cells = " | ".join(f"{spent[phase]:.2f}" for phase in PHASES)
         print(f"| {name} | {cells} | {sum(spent.values()):.2f} | {bare[name]:.2f} |")

@@ -15,7 +15,6 @@ import psutil
 import pytest
 from repairs import FINISH, FIX, REPAIR, ROWS, bash, by_repository, call
 
-from prorl.testing.engines import LlamaEngine
 from prorl.testing.lab import Lab
 from prorl.testing.scripted import ScriptedReply
 from prorl.wire import RolloutResult
@@ -251,13 +250,3 @@ def test_other_tools_and_words_are_settings(lab) -> None:
     assert "Work in /testbed!" in prompt
     assert "execute_bash" not in prompt
     assert "('2.10.0', '/testbed')" in result.trajectory.turns[2].text
-
-
-@pytest.mark.skipif(LlamaEngine.available() is not None, reason=str(LlamaEngine.available()))
-def test_a_real_model(lab, rollout) -> None:
-    with LlamaEngine(n_ctx=2048, parallel=1) as llama, lab([]) as running:
-        running.client.clear_llm_server()
-        running.client.add_llm_server(llama.url)
-        results = rollout(running.url, "--max-tokens", "48", "--set", "max_turns=2", "--seed", "3")
-    assert [(result.status, result.error) for result in results.values()] == [("completed", None)] * len(ROWS)
-    assert {result.trajectory.logprob_kind for result in results.values()} == {"raw"}

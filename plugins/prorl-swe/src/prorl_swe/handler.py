@@ -5,25 +5,41 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import shlex
 import time
+from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
 
 from prorl.agent import ToolAgentHandler
-from prorl.api import ConfigError, Fault, GraderFault, InitOutput, Job, Message, Output, Sandbox, SandboxSpec, TaskFault
+from prorl.api import (
+    ConfigError,
+    Fault,
+    GraderFault,
+    InitOutput,
+    Job,
+    JobCancelled,
+    Message,
+    Output,
+    Sandbox,
+    SandboxFault,
+    SandboxSpec,
+    TaskFault,
+)
 from prorl_swe.grading.grader import Grader
 from prorl_swe.grading.verdict import Verdict
 from prorl_swe.patches.patch import Patch
 from prorl_swe.patches.take import take_patch
 from prorl_swe.prompt import SYSTEM_PROMPT, describe
-from prorl_swe.repository.cache import RepositoryCache
+from prorl_swe.repository.cache import CacheLease, RepositoryCache
 from prorl_swe.repository.prepared import Prepared
-from prorl_swe.rows import read_row
+from prorl_swe.rows import ImageSource, Instance, read_row
 from prorl_swe.settings import SweSettings
 
 log = logging.getLogger("prorl_swe")
-ACTIVATION_S = 60.0
+PREPARATION_S = 60.0
+ATTEMPTS = 3
 
 
 class SweHandler(ToolAgentHandler):
@@ -42,7 +58,7 @@ class SweHandler(ToolAgentHandler):
         settings = self.settings_of(job)
         instance = await asyncio.to_thread(read_row, job.instance, settings.format, settings.images)
         began = time.monotonic()
-        lease = await self._cache(settings).prepare(instance, settings.sandbox)
+        lease = await self._prepared(job, instance, settings)
         job.exit_stack.callback(lease.close)
         seconds = {"repository": time.monotonic() - began}
         job.metadata = {"instance": instance, "prepared": lease.prepared, "seconds": seconds}
@@ -63,8 +79,10 @@ class SweHandler(ToolAgentHandler):
             raise TaskFault(
                 "none of the tools works in a sandbox, so nothing can be repaired: set `tools`", code="tools"
             )
+        if hidden := job.metadata["instance"].hidden:
+            await _take_away(sandbox, hidden)
         if activate := _prepared(job).activate:
-            await sandbox.act("bash", {"command": activate}, timeout=ACTIVATION_S)
+            await sandbox.act("bash", {"command": activate}, timeout=PREPARATION_S)
         return job.metadata
 
     async def collect(self, job: Job) -> dict[str, Any]:
@@ -126,6 +144,24 @@ class SweHandler(ToolAgentHandler):
             raise ConfigError(f"swe needs SweSettings, not {type(settings).__name__}")
         return settings
 
+    async def _prepared(self, job: Job, instance: Instance, settings: SweSettings) -> CacheLease:
+        """Many jobs wait for one of them to prepare their repository. When that one is cancelled, or its sandbox lost,
+        it is the turn of another."""
+        mine = False
+
+        async def start(spec: SandboxSpec) -> Sandbox:
+            nonlocal mine
+            mine = True
+            return await job.services.sandbox(spec, runtime=settings.runtime)
+
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await self._cache(settings).prepare(instance, settings.sandbox, start=start)
+            except (SandboxFault, JobCancelled):
+                if mine or not isinstance(instance.source, ImageSource):
+                    raise
+        return await self._cache(settings).prepare(instance, settings.sandbox, start=start)
+
     def _cache(self, settings: SweSettings) -> RepositoryCache:
         if self._repositories is None:
             self._repositories = RepositoryCache(settings.cache, max_gb=settings.cache_gb)
@@ -154,6 +190,15 @@ class SweHandler(ToolAgentHandler):
 def _prepared(job: Job) -> Prepared:
     prepared: Prepared = job.metadata["prepared"]
     return prepared
+
+
+async def _take_away(sandbox: Sandbox, paths: Sequence[str]) -> None:
+    """Tests that lie in an image beside its repository."""
+    words = shlex.join(paths)
+    command = f'rm -rf -- {words}; for path in {words}; do [ ! -e "$path" ] || exit 1; done'
+    done = await sandbox.act("bash", {"command": command}, timeout=PREPARATION_S)
+    if done.outcome != "ok" or done.data.get("exit_code") != 0:
+        raise SandboxFault(f"hidden tests could not be taken out of the agent's sandbox: {words}", code="hidden_tests")
 
 
 def _about(job: Job) -> dict[str, dict[str, Any]]:

@@ -101,7 +101,7 @@ class RepositoryCache:
         self, instance: Instance, source: ImageSource, sandbox: SandboxSpec, start: image.Start
     ) -> CacheLease:
         stamp = await asyncio.to_thread(_stamp, source.reference)
-        key = _key("image", source, stamp, instance.base_commit, instance.base_patch)
+        key = _key("image", source, stamp, instance.base_commit, instance.base_patch, instance.hidden)
         held = await self.store.take("base", key, partial(image.make, source, instance, start))
         return CacheLease(_in_its_image(sandbox, source, held.path), [held])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from prorl.api.errors import SandboxFault, TaskFault
@@ -36,6 +36,7 @@ async def make(source: ImageSource, instance: Instance, start: Start, part: Path
     await asyncio.to_thread(_open_to_anybody, part / INBOX)
     python = await _copy_out(source, start, part / INBOX)
     await asyncio.to_thread(_take_over, part / INBOX, tree)
+    await asyncio.to_thread(_take_away, tree, source.path, instance.hidden)
     if not await asyncio.to_thread(_take_git_out, tree, part / SCRATCH):
         raise TaskFault(f"{source.reference} has no git repository at {source.path}", code="repository")
     git = Git(tree, lock)
@@ -102,6 +103,19 @@ def _take_over(inbox: Path, tree: Path) -> None:
             for name in (*folders, *names):
                 os.chown(os.path.join(directory, name), 0, 0, follow_symlinks=False)  # noqa: PTH118
     tree.chmod(0o755)
+
+
+def _take_away(tree: Path, worktree: str, hidden: Sequence[str]) -> None:
+    """What the agent must not see, before it becomes part of the base. What lies elsewhere in the image is the
+    handler's to take away.
+    """
+    for path in hidden:
+        place = tree / path.removeprefix(f"{worktree}/")
+        if path.startswith(f"{worktree}/") and ".." not in place.parts:
+            if place.is_dir() and not place.is_symlink():
+                remove_tree(place)
+            else:
+                place.unlink(missing_ok=True)
 
 
 def _take_git_out(tree: Path, to: Path) -> bool:
