@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from prorl.api import ConfigError, GraderFault, TaskFault
 from prorl_swe.rows import CloneSource, ImageSource, SdistSource, check_images, detect, read_row
 from prorl_swe.rows.paths import patched_files, path_problem
+from prorl_swe.rows.suites import SWE_BENCH, SWE_GYM
 
 COMMIT = "d16bfe05a744909de4b27f5875fe0d4ed41ce607"
 PATCH = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
@@ -194,7 +195,7 @@ def test_r2e_gyms_tests_become_a_patch_that_git_takes(tmp_path):
 def test_an_r2e_row_with_a_runner_of_its_own():
     executed = {"test_file_names": ["unittest_custom_runner.py"], "test_file_codes": ["print()\n"]}
     instance = read_row({**R2E, "execution_result_content": executed})
-    assert (instance.runner, instance.log_format) == ("log", "r2e")
+    assert (instance.runner, instance.log_format, instance.test_files) == ("log", "r2e", ())
     assert instance.test_command.endswith("r2e_tests/unittest_custom_runner.py")
     assert instance.fail_to_pass == ("TestA.test_kept", "TestA.test_mended", "TestA.test_new")  # no log from before
 
@@ -382,3 +383,10 @@ def test_published_rows_load(name, kind):
     assert len(instances) == 3
     assert {instance.kind for instance in instances} == {kind}
     assert all(instance.test_files and instance.gold_patch for instance in instances)
+
+
+def test_the_commands_of_this_package_need_no_shell():
+    """Runners take them apart: nothing in them may be left to a shell to expand."""
+    for suite in (*SWE_BENCH.values(), *SWE_GYM.values()):
+        assert not set(suite.command) & set("$`;&|<>*?~")
+        assert suite.runner != "pytest" or "pytest" in suite.command.split()

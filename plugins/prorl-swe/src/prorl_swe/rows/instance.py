@@ -57,11 +57,12 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     ``base_patch`` is applied to the source to make the base (SWE-smith's bug); ``test_patch`` before grading only
     (empty where the tests are in the base already). ``gold_patch`` never reaches a sandbox of the agent's.
-    ``test_command`` is the row's own, for a shell in the repository; node ids are appended by nobody: the runner picks
-    the tests by name. ``log_format`` names the reader of its log, for ``runner="log"`` (:mod:`prorl_swe.grading.logs`).
+    ``base_commit`` is empty where it is whatever the image has checked out. ``test_command`` is the row's own, or its
+    repository's, with variables before it as literal values; node ids are appended by nobody: the runner picks the
+    tests by name. ``log_format`` names the reader of its log, for ``runner="log"`` (:mod:`prorl_swe.grading.logs`).
     ``test_files``: files of the repository that hold the tests, for programs that take files and not names.
     ``hidden``: paths in the image that the agent must not see, for they hold the tests.
-    ``required`` tests (F2P) must have passed in the end, ``kept`` ones (P2P) must not have failed.
+    ``fail_to_pass`` (F2P) must have passed in the end, ``pass_to_pass`` (P2P) must not have failed.
     """
 
     kind: Kind

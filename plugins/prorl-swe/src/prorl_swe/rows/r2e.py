@@ -69,7 +69,7 @@ def read_r2e_gym(row: dict[str, Any], images: Images) -> Instance:
         runner="log" if own_runner else "pytest",
         match="name",
         log_format="r2e",
-        test_files=files_of_tests(test_patch, ()),
+        test_files=() if own_runner else files_of_tests(test_patch, ()),  # its runner finds them itself
         hidden=HIDDEN,
     )
 

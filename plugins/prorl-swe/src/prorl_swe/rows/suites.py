@@ -59,7 +59,7 @@ SWE_BENCH = {
 }
 SWE_GYM = {
     "bokeh/bokeh": ONE_PROCESS,
-    "conan-io/conan": Suite(command="PYTHONPATH=${PYTHONPATH:-}:$PWD python -m pytest -n0 -rA"),
+    "conan-io/conan": ONE_PROCESS,
     "dask/dask": ONE_PROCESS,
     "facebookresearch/hydra": PYTEST,
     "getmoto/moto": ONE_PROCESS,
