@@ -97,6 +97,7 @@ def _ready(demos: Sequence[DemoRecord], say: Callable[[str], None]) -> list[Demo
     for demo in demos:
         try:
             if demo.ready is not None:
+                say(f"{demo.name:<10} gets what its tasks need (longer the first time)")
                 demo.ready()
         except ProrlError as error:
             reasons.append(f"{demo.name}: {error}")
@@ -114,7 +115,7 @@ async def _play(url: str, policies: Sequence[Policy]) -> list[Played]:
         for policy in policies:
             await server.clear_llm_server()
             await server.add_llm_server(policy.backend)
-            work = [(row, _request(demo, row, policy)) for demo in policy.demos for row in demo.rows]
+            work = [(row, _request(demo, row, policy)) for demo in policy.demos for row in demo.rows[: policy.rows]]
             results = await asyncio.gather(*(server.process(request) for _, request in work))
             played += [Played(policy, row, result) for (row, _), result in zip(work, results, strict=True)]
     return played
