@@ -141,7 +141,7 @@ async def test_the_repository_of_an_image(rootfs, sif, runtime, cache) -> None:
             assert (await bash("git rev-parse HEAD")).strip() == prepared.base
             assert (await bash("git rev-parse HEAD^")).strip() == base
             assert (await bash("git log --all --format=%s")).split() == ["Base", "base"]
-            assert await bash("git tag; git reflog; git status --porcelain; git fsck --unreachable --lost-found") == ""
+            assert await bash("git tag; git reflog; git status --porcelain; git fsck --no-progress --unreachable") == ""
             objects = "git cat-file --batch-all-objects --batch-check | cut -d' ' -f1"
             contents = await bash(f"for name in $({objects}); do git cat-file -p $name; done | cat -v")
             assert "value = 1" in contents

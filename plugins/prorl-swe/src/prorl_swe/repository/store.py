@@ -134,7 +134,10 @@ class Store:
 
     async def _hold(self, kind: Kind, key: str) -> Held | None:
         lock_file = self._lock_file(kind, key)
-        lock = await locks.shared(lock_file)
+        try:
+            lock = await locks.shared(lock_file)
+        except OSError as error:
+            raise self._fault(error) from error
         if lock is None:
             return None
         path = self._of(kind) / key
@@ -181,8 +184,11 @@ class Store:
             for folder in (self._of(kind), self.folder / "locks"):
                 folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            what = f"repositories cannot be kept in {self.folder}: {error.strerror}; set [handlers.swe] cache"
-            raise SandboxFault(what, code="repository_cache") from error
+            raise self._fault(error) from error
+
+    def _fault(self, error: OSError) -> SandboxFault:
+        what = f"repositories cannot be kept in the cache {self.folder} ([handlers.swe] cache): {error}"
+        return SandboxFault(what, code="repository_cache")
 
     def _building(self, kind: Kind, key: str) -> Path:
         return self.folder / "locks" / f"{kind}-{key}"
