@@ -16,7 +16,6 @@ tests=$(cat "$OURS/tests.tree") agent=$(cat "$OURS/agent.tree")
 git diff-tree -r -z --raw --full-index --no-renames "$BASE^{tree}" "$agent" >"$OURS/agent.changed"
 git diff-tree -r -z --raw --full-index --no-renames "$BASE^{tree}" "$tests" >"$OURS/tests.changed"
 git ls-tree -r -z --full-tree "$tests" >"$OURS/tests.all"
-git ls-tree -z --name-only --full-tree "$BASE" >"$OURS/base.top"
 mkdir -p "$OURS/settings"
 number=0
 while IFS= read -r -d '' path; do

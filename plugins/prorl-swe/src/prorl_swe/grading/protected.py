@@ -10,6 +10,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from pathlib import PurePosixPath
 
 from prorl_swe.rows.instance import Instance
@@ -34,15 +35,15 @@ MODULE = re.compile(r"\.(?:py|so|pyd|abi3\.so|cpython-[^.]*\.so)\Z")
 
 
 class Protection:
-    """``tested``: the paths that the test patch changes; ``top``: names at the top of the base."""
+    """``tested``: the paths that the test patch changes; ``files``: what is in the base with that patch."""
 
-    def __init__(self, instance: Instance, tested: Iterable[str], top: Iterable[str]) -> None:
+    def __init__(self, instance: Instance, tested: Iterable[str], files: AbstractSet[str]) -> None:
         self._tested = frozenset(tested)
         self._files = frozenset(test_files(instance)) | self._tested | frozenset(instance.test_files)
         self._folders = frozenset(filter(None, map(_test_folder, self._files)))
         self._above = frozenset(str(parent) for path in self._files for parent in PurePosixPath(path).parents) - {"."}
-        self._top = frozenset(name.partition(".")[0] for name in top)
-        self._roots = {"", "src", "lib", *self._above}
+        self._there = files | {str(parent) for path in files for parent in PurePosixPath(path).parents}
+        self._roots = {"", "src", "lib", *(_import_root(path, files) for path in self._files)}
 
     def __call__(self, path: str) -> bool:
         parts = path.split("/")
@@ -58,12 +59,12 @@ class Protection:
         return path in self._folders or self._shadows(parts)
 
     def _shadows(self, parts: list[str]) -> bool:
-        """Whether it would be imported in place of what runs the tests."""
+        """Whether it would be imported in place of what runs the tests, and is not there already."""
         for count in range(len(parts)):
             if "/".join(parts[:count]) in self._roots:
                 name = parts[count] if count < len(parts) - 1 else MODULE.sub("", parts[count])
                 if name in RUNNERS or name in sys.stdlib_module_names:
-                    return count > 0 or name not in self._top
+                    return "/".join(parts[: count + 1]) not in self._there
         return False
 
 
@@ -82,6 +83,14 @@ def _test_folder(path: str) -> str | None:
         if part in TEST_FOLDERS:
             return "/".join(parts[:count])
     return None
+
+
+def _import_root(path: str, files: AbstractSet[str]) -> str:
+    """The folder that pytest puts first where Python looks, to import a test file: the first that is no package."""
+    parts = path.split("/")[:-1]
+    while parts and "/".join((*parts, "__init__.py")) in files:
+        parts.pop()
+    return "/".join(parts)
 
 
 def same_test_settings(path: str, ours: bytes | None, theirs: bytes | None) -> bool:

@@ -68,8 +68,7 @@ class _Build:
         changed = paths_of(await self._get("agent.changed"))
         tested = paths_of(await self._get("tests.changed"))
         entries = dict(map(_entry, (await self._get("tests.all")).split(b"\0")[:-1]))
-        top = [os_text(name) for name in (await self._get("base.top")).split(b"\0") if name]
-        protects = Protection(self._instance, tested, top)
+        protects = Protection(self._instance, tested, entries.keys())
         dropped = {path for path in changed if protects(path)} | await self._unlike_settings(changed)
         await self._put({"entries": index_lines({*dropped, *tested}, entries)})
         await self._script("grading/settle.sh")

@@ -29,7 +29,6 @@ class Reporter:
         self._numbers: typing.Dict[str, int] = {}
         self._marked: typing.Set[str] = set()
         self._seen: Seen = {}
-        self._called = False
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self) -> None:
@@ -56,7 +55,8 @@ class Reporter:
         ids: typing.List[str] = []
         for number, item in enumerate(session.items):
             self._numbers[item.nodeid] = number
-            if item.get_closest_marker("xfail"):
+            expecting = getattr(getattr(item, "obj", None), "__unittest_expecting_failure__", False)
+            if item.get_closest_marker("xfail") or expecting:
                 self._marked.add(item.nodeid)
             ids.append(item.nodeid)
             if sum(map(len, ids)) > IDS_AT_ONCE:
@@ -67,16 +67,11 @@ class Reporter:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: typing.Any) -> typing.Any:
-        self._seen, self._called = {}, False
+        self._seen = {}
         self._send({"event": "start", "test": self._numbers.get(item.nodeid, -1)})
         yield
         self._guard.check()
         self._send({"event": "done", "test": self._numbers.get(item.nodeid, -1), "outcome": self._outcome()})
-
-    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-    def pytest_pyfunc_call(self) -> typing.Any:
-        self._called = True
-        yield
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: typing.Any) -> typing.Any:
@@ -90,6 +85,11 @@ class Reporter:
         if call.when == "setup":
             self._seen = {}
         self._seen[call.when] = self._phase(item, call, report)
+
+    def pytest_runtest_logreport(self, report: typing.Any) -> None:
+        """Parts of a test (subtests) have reports of their own."""
+        if report.outcome == "failed":
+            self._seen["part"] = "failed"
 
     def _phase(self, item: typing.Any, call: typing.Any, report: typing.Any) -> str:
         marked = item.nodeid in self._marked
@@ -116,11 +116,11 @@ class Reporter:
         seen = self._seen
         if seen.get("setup") != "passed":
             return {"skipped": "skipped", "xfailed": "xfailed"}.get(seen.get("setup", ""), "error")
-        call = seen.get("call", "error")
-        if call == "passed" and seen.get("ran") != "passed":
-            return "failed"
         if seen.get("teardown") != "passed":
             return "error"
+        call = seen.get("call", "error")
+        if call == "passed" and (seen.get("ran") != "passed" or "part" in seen):
+            return "failed"
         return call
 
 

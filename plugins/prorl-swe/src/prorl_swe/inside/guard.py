@@ -13,7 +13,7 @@ import types
 import typing
 
 Say = typing.Callable[[str], None]
-WATCHED = ("_pytest", "pytest", "pluggy", "unittest", "builtins", "_prorl_swe")
+WATCHED = ("_pytest", "pytest", "pluggy", "unittest", "builtins", "prorl_inside")
 AUDITED = (
     "gc.get_objects",
     "gc.get_referrers",

@@ -12,6 +12,7 @@ import socket
 import sys
 import typing
 
+from . import by_unittest
 from .channel import sender, take
 from .guard import Guard
 
@@ -29,9 +30,11 @@ def main(folder: str, fd: int) -> None:
     program = request["program"]
     sys.argv = [program["script"] or "pytest", *program["arguments"]]
     if program["script"]:
-        code = _script(folder, program["script"], guard, send, request["probe"])
+        code = _script(folder, program["script"], guard, send)
     else:
         code = _pytest(folder, program, request, guard, send)
+    if not by_unittest.still_fails():
+        send({"event": "tampering", "what": "unittest no longer fails what can only fail"})
     guard.check()
     send({"event": "end", "code": code})
     sys.stdout.flush()
@@ -52,16 +55,16 @@ def _pytest(folder: str, program: Request, request: Request, guard: Guard, send:
     return by_pytest.run(arguments, request, guard, send)
 
 
-def _script(folder: str, script: str, guard: Guard, send: typing.Any, probe: str) -> int:
-    from . import by_unittest
-
-    by_unittest.hook(guard, send, probe)
+def _script(folder: str, script: str, guard: Guard, send: typing.Any) -> int:
+    hooked = by_unittest.hook(guard, send)
     _settle_path(folder, os.path.dirname(os.path.abspath(script)))
     guard.watch()
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
+    finally:
+        hooked.silent = True
     return 0
 
 

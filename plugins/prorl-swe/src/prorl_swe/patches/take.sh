@@ -5,6 +5,9 @@ problem() { printf '%s' "$1" >"$OURS/problem"; exit 0; }
 [ "$(pwd -P)" = "$WORKTREE" ] || problem "the working tree is gone: $WORKTREE leads to another place"
 git read-tree "$BASE" 2>"$OURS/said" || { cat "$OURS/said"; exit 40; }
 
+# Of what cannot be read git would say a word, and leave it out.
+find . -path ./.git -prune -o \( -type f -o -type d \) ! -readable -exec chmod u+rwX {} \; 2>/dev/null
+
 # A repository in the repository would come as the bare name of a commit that nobody else has: its files are what counts.
 git ls-files -s -z | tr '\0' '\n' | sed -n 's/^160000 [0-9a-f]* 0\t//p' >"$OURS/submodules"
 find . -mindepth 2 -name .git -not -path './.git/*' -prune -print0 2>/dev/null | while IFS= read -r -d '' nested; do
@@ -18,7 +21,6 @@ size=$(git ls-files -o --exclude-standard -z | xargs -0 -r stat -c %s -- 2>/dev/
 added=
 for attempt in 1 2 3; do # something may still be writing
 	git add -A . >"$OURS/said" 2>&1 && { added=1; break; }
-	find . -path ./.git -prune -o \( -type f -o -type d \) ! -readable -exec chmod u+rwX {} + 2>/dev/null
 done
 [ "$added" ] || problem "git cannot read the working tree: $(tail -c 500 "$OURS/said")"
 differ() { git diff-index --cached --no-renames --no-ext-diff --no-textconv --ignore-submodules=none "$@" "$BASE" --; }

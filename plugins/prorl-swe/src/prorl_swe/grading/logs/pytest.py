@@ -49,7 +49,7 @@ def _summary(lines: list[str]) -> Found:
     for line in lines:
         if not line.startswith(STARTS):
             continue
-        words = (line.replace(" - ", " ") if line.startswith("FAILED") else line).split(maxsplit=2)
+        words = line.split(maxsplit=2)
         if len(words) > 1 and (outcome := WORDS.get(words[0])) and not _counts(outcome, words[1]):
             yield words[1], outcome
 
