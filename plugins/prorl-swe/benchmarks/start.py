@@ -67,7 +67,7 @@ async def main() -> None:
     parser.add_argument("--runtime")
     chosen = parser.parse_args()
     settings = SweSettings()
-    row = json.loads(chosen.rows.read_text().splitlines()[chosen.row])  # noqa: ASYNC240
+    row = json.loads(chosen.rows.read_text().splitlines()[chosen.row])
     instance = read_row(row, settings.format, settings.images)
     bench = Bench(instance, settings.sandbox, chosen.runtime)
     with tempfile.TemporaryDirectory() as folder:
@@ -79,9 +79,9 @@ async def main() -> None:
             "plain": (await bench.median(1, None), await bench.median(chosen.sandboxes, None)),
         }
     await bench.close()
-    print(f"{instance.instance_id}  seconds: 1, {chosen.sandboxes} at once, ratio")  # noqa: T201
+    print(f"{instance.instance_id}  seconds: 1, {chosen.sandboxes} at once, ratio")
     for name, (alone, together) in table.items():
-        print(f"{name:12} {alone:8.3f} {together:8.3f} {together / alone:6.1f}")  # noqa: T201
+        print(f"{name:12} {alone:8.3f} {together:8.3f} {together / alone:6.1f}")
 
 
 if __name__ == "__main__":
