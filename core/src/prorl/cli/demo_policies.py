@@ -21,16 +21,18 @@ from prorl.testing.engines import LlamaEngine
 from prorl.testing.scripted import ScriptedEngine, ScriptedRequest
 from prorl.wire import BackendSpec, SamplingParams
 
-# A 135M-parameter model rarely ends by itself: short replies keep the demo inside its minute.
+# A 135M-parameter model rarely ends by itself: few tasks and short replies keep the demo inside its minute.
 PLAIN = SamplingParams()
 SMALL_MODEL = SamplingParams(max_tokens=96, seed=1)
 SMALL_MODEL_TURNS = 2
+SMALL_MODEL_ROWS = 2
 SMALL, SCRIPTED = "smollm2", "scripted"
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy version: who speaks, in which demos, and how it may. ``spell`` gives one token's text."""
+    """A policy version: who speaks, in which demos, and how it may. ``spell`` gives one token's text, ``rows`` is how
+    many of each demo's it plays, where not all."""
 
     name: str
     backend: BackendSpec
@@ -38,6 +40,7 @@ class Policy:
     spell: Callable[[int], str]
     sampling: SamplingParams = PLAIN
     settings: dict[str, Any] = field(default_factory=dict)
+    rows: int | None = None
 
 
 def policies_of(stack: ExitStack, demos: Sequence[DemoRecord], say: Callable[[str], None]) -> list[Policy]:
@@ -57,7 +60,8 @@ def policies_of(stack: ExitStack, demos: Sequence[DemoRecord], say: Callable[[st
     policies = []
     if small is not None:
         backend = BackendSpec(url=small, policy_version=SMALL)
-        policies.append(Policy(SMALL, backend, tuple(demos), spell, SMALL_MODEL, {"max_turns": SMALL_MODEL_TURNS}))
+        turns = {"max_turns": SMALL_MODEL_TURNS}
+        policies.append(Policy(SMALL, backend, tuple(demos), spell, SMALL_MODEL, turns, SMALL_MODEL_ROWS))
     if scripted:
         say(f"script     a policy that knows the answers, {script.url}")
         backend = BackendSpec(url=script.url, policy_version=SCRIPTED)

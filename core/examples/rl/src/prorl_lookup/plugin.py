@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from prorl.agent import AgentSettings
-from prorl.api import HandlerRecord, hookimpl
+from prorl.api import DemoRecord, HandlerRecord, hookimpl
+from prorl_lookup import demo
 from prorl_lookup.task import LookupHandler
 
 
@@ -17,3 +18,8 @@ def prorl_agent_handlers() -> list[HandlerRecord]:
             settings=AgentSettings,
         )
     ]
+
+
+@hookimpl
+def prorl_demos() -> list[DemoRecord]:
+    return [demo.record()]
