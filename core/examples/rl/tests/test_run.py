@@ -11,7 +11,7 @@ from prorl.testing.engines import VllmEngine
 from prorl_lookup.lesson import load
 from prorl_lookup.train import EXACT, rise, train
 
-STEPS = 16
+STEPS = 12
 
 
 @pytest.mark.timeout(1800)
@@ -24,7 +24,7 @@ def test_a_short_run_is_exact_and_learns(tmp_path):
     assert len(steps) == STEPS
     assert max(entry["ratio_off"] for entry in steps) < EXACT
     assert len({entry["reward"] for entry in steps}) > 1
-    # Recorded runs rise by 0.3 here; the noise of the difference is 0.03.
+    # Recorded runs rise by 0.17 to 0.23 here; the noise of the difference is 0.03.
     assert rise(record, 5) > 0.1
 
 
