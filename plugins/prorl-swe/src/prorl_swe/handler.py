@@ -30,7 +30,7 @@ from prorl.api import (
 from prorl_swe.grading.grader import Grader
 from prorl_swe.grading.verdict import Verdict
 from prorl_swe.patches.patch import Patch
-from prorl_swe.patches.take import take_patch
+from prorl_swe.patches.take import PROGRAMS, take_patch
 from prorl_swe.prompt import SYSTEM_PROMPT, describe
 from prorl_swe.repository.cache import CacheLease, RepositoryCache
 from prorl_swe.repository.prepared import Prepared
@@ -81,6 +81,7 @@ class SweHandler(ToolAgentHandler):
             )
         if hidden := job.metadata["instance"].hidden:
             await _take_away(sandbox, hidden)
+        await _check_programs(sandbox)
         if activate := _prepared(job).activate:
             await sandbox.act("bash", {"command": activate}, timeout=PREPARATION_S)
         return job.metadata
@@ -199,6 +200,14 @@ async def _take_away(sandbox: Sandbox, paths: Sequence[str]) -> None:
     done = await sandbox.act("bash", {"command": command}, timeout=PREPARATION_S)
     if done.outcome != "ok" or done.data.get("exit_code") != 0:
         raise SandboxFault(f"hidden tests could not be taken out of the agent's sandbox: {words}", code="hidden_tests")
+
+
+async def _check_programs(sandbox: Sandbox) -> None:
+    """Now: once the agent was in there, what is missing is its own doing."""
+    command = f'for name in {shlex.join(PROGRAMS)}; do command -v "$name" >/dev/null || echo "$name"; done'
+    found = await sandbox.act("bash", {"command": command}, timeout=PREPARATION_S)
+    if missing := found.output.split():
+        raise SandboxFault(f"there is no {', '.join(missing)} in the sandbox, to take patches with", code="programs")
 
 
 def _about(job: Job) -> dict[str, dict[str, Any]]:

@@ -20,6 +20,8 @@ from prorl_swe.repository.prepared import Prepared
 MAX_BYTES = 2 << 20
 MAX_PATHS = 4 << 20
 READ_S = 60.0
+# What take.sh calls, beside bash: a sandbox must have them before the agent is let in.
+PROGRAMS = ("awk", "find", "git", "grep", "head", "sed", "stat", "tail", "tr", "xargs")
 
 
 async def take_patch(
