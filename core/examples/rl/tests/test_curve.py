@@ -61,7 +61,10 @@ def test_the_page_says_what_was_run():
 def test_the_page_says_what_was_run_with_several_tasks():
     page = (Path(__file__).parents[1] / "README.md").read_text()
     for run in MIXED:
-        cells = [f"{task['first_ten']:.2f} to {task['last_ten']:.2f}" for _, task in sorted(run["tasks"].items())]
+        cells = [
+            f"{task['first_ten']:.2f} to {task['last_ten']:.2f}: +{task['rise']:.2f}"
+            for _, task in sorted(run["tasks"].items())
+        ]
         assert all(task["rise"] > 0.25 for task in run["tasks"].values())
         gap = f"{run['largest_gap']:.1e}".replace("e-0", "e-")
         assert f"| {run['seed']} | {' | '.join(cells)} | {gap} | {run['wall_s']:.0f} |" in page
