@@ -44,15 +44,14 @@ def test_verl_learns(example, cache):
     assert record["left_registered"] == [], "the worker's gateway has said good-bye"
 
 
-def test_unfinished_rollouts_go_on_with_new_weights(example, cache):
-    """verl's colocated asynchronous trainer with our buffer and DAPO's filter: replies are interrupted when a step's
-    groups are in, and go on after the update."""
-    record = example.train(
-        seed=0, steps=6, cache=cache, stop_early=True, more=["trainer.v1.trainer_mode=colocate_async"]
-    )
+def test_rollouts_outlive_a_step(example, cache):
+    """verl's colocated asynchronous trainer with our buffer and DAPO's filter: what a step leaves unfinished is used by
+    the next one, and says of which weights it is."""
+    more = ["trainer.v1.trainer_mode=colocate_async"]
+    record = example.train(seed=0, steps=6, cache=cache, stop_early=True, more=more)
     print(*record["steps"], record["wall_s"], sep="\n")
     assert len(record["steps"]) == 6
-    assert record["steps"][0]["lag"] == 0
-    assert max(entry["spans"] for entry in record["steps"]) > 1, "no rollout saw two versions"
-    assert max(entry["lag"] for entry in record["steps"]) <= 8
+    assert 0 < max(entry["lag"] for entry in record["steps"]) <= 8
+    for entry in record["steps"]:
+        assert entry["lag"] > 0 or entry["gap"] < 1e-4, "all of the step's own weights, and yet not the trainer's"
     assert record["left_registered"] == []
