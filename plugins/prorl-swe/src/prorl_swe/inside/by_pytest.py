@@ -29,6 +29,7 @@ class Reporter:
         self._numbers: typing.Dict[str, int] = {}
         self._marked: typing.Set[str] = set()
         self._seen: Seen = {}
+        guard.keep(self)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self) -> None:
@@ -67,7 +68,7 @@ class Reporter:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: typing.Any) -> typing.Any:
-        self._seen = {}
+        self._seen.clear()
         self._send({"event": "start", "test": self._numbers.get(item.nodeid, -1)})
         yield
         self._guard.check()
@@ -83,7 +84,7 @@ class Reporter:
         outcome = yield
         report = outcome.get_result()
         if call.when == "setup":
-            self._seen = {}
+            self._seen.clear()
         self._seen[call.when] = self._phase(item, call, report)
 
     def pytest_runtest_logreport(self, report: typing.Any) -> None:

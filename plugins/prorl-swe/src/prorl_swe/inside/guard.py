@@ -33,6 +33,12 @@ KINDS = (types.FunctionType, types.BuiltinFunctionType, type, staticmethod, clas
 Place = typing.Tuple[typing.Any, str]
 
 
+def _homes(*modules: str) -> typing.List[str]:
+    """Their folders, with a slash at the end."""
+    files = [sys.modules[name].__file__ or "" for name in modules if name in sys.modules]
+    return [file[: file.rindex("/") + 1] for file in files if "/" in file]
+
+
 class Guard:
     """``changed``: real paths of the files that the agent changed."""
 
@@ -41,12 +47,17 @@ class Guard:
         self._say = say
         self._said: typing.Set[str] = set()
         self._seen: typing.Dict[Place, typing.Tuple[typing.Any, typing.Any]] = {}
+        self._kept: typing.List[typing.Tuple[typing.Any, str, typing.Any]] = []
         # Taken now: whatever these names mean later is somebody else's.
         self._frame = sys._getframe
         self._fspath = os.path.realpath
+        self._python = ""
+        self._runners: typing.Tuple[str, ...] = ()
 
     def watch(self) -> None:
         """Remember what is there. Called when all of the machinery is imported, and nothing of the repository."""
+        self._python, *runners = _homes("os", "_pytest", "pluggy", "prorl_inside")
+        self._runners = tuple(runners)
         for name, module in list(sys.modules.items()):
             if name.partition(".")[0] in WATCHED and isinstance(module, types.ModuleType):
                 self._remember(module)
@@ -62,8 +73,15 @@ class Guard:
                     if isinstance(method, KINDS):
                         self._seen[value, inner] = method, getattr(method, "__code__", None)
 
+    def keep(self, owner: typing.Any) -> None:
+        """What an object of ours has now it will always have."""
+        self._kept += [(owner, name, value) for name, value in list(vars(owner).items())]
+
     def check(self) -> None:
         """Say what is no longer what it was."""
+        for thing, name, was in self._kept:
+            if thing.__dict__.get(name) is not was:
+                self._tell(f"{type(thing).__name__}.{name} was replaced")
         for (owner, name), (value, code) in self._seen.items():
             now = owner.__dict__.get(name)
             if (now is not value or getattr(now, "__code__", None) is not code) and self._is_theirs(now):
@@ -87,8 +105,15 @@ class Guard:
         return self._is_suspect(getattr(module, "__file__", None) or "<nowhere>")
 
     def _is_suspect(self, filename: str) -> bool:
-        """A changed file's, or made of a string, which could be one's."""
-        return bool(self._changed) and (filename.startswith("<") or self.is_changed(filename))
+        """A changed file's, or made of a string, which could be one's; or Python's or pytest's own, which is elsewhere
+        than it was. Packages and the repository's other files replace such things in good faith.
+        """
+        if not self._changed:
+            return False
+        packages = self._python + "site-packages/", self._python + "dist-packages/"
+        own = filename.startswith(self._runners) and not filename.endswith("/_pytest/legacypath.py")
+        own = own or (filename.startswith(self._python) and not filename.startswith(packages))
+        return filename.startswith("<") or own or self.is_changed(filename)
 
     def _audit(self, event: str, arguments: typing.Any) -> None:
         if event == "open":

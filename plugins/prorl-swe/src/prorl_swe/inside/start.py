@@ -27,15 +27,16 @@ def main(folder: str, fd: int) -> None:
     send = sender(fd, request["word"])
     send({"event": "begun"})
     guard = Guard(request["changed"], lambda what: send({"event": "tampering", "what": what}))
+    check = guard.check
     program = request["program"]
     sys.argv = [program["script"] or "pytest", *program["arguments"]]
     if program["script"]:
-        code = _script(folder, program["script"], guard, send)
+        code = _script(folder, program["script"], guard, send, request["done"])
     else:
         code = _pytest(folder, program, request, guard, send)
     if not by_unittest.still_fails():
         send({"event": "tampering", "what": "unittest no longer fails what can only fail"})
-    guard.check()
+    check()
     send({"event": "end", "code": code})
     sys.stdout.flush()
     sys.stderr.flush()
@@ -55,8 +56,8 @@ def _pytest(folder: str, program: Request, request: Request, guard: Guard, send:
     return by_pytest.run(arguments, request, guard, send)
 
 
-def _script(folder: str, script: str, guard: Guard, send: typing.Any) -> int:
-    hooked = by_unittest.hook(guard, send)
+def _script(folder: str, script: str, guard: Guard, send: typing.Any, done: typing.List[str]) -> int:
+    hooked = by_unittest.hook(guard, send, done)
     _settle_path(folder, os.path.dirname(os.path.abspath(script)))
     guard.watch()
     try:

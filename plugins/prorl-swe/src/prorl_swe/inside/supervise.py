@@ -196,11 +196,12 @@ class Supervisor:
         fruitless = 0
         while fruitless < FRUITLESS and time.monotonic() < deadline:
             process = Process(self._request, list(self.outcomes), self._folder, deadline)
+            known = len(self.outcomes)
             self._add(process)
             if process.ended is not None:
                 self.complete = True
                 return
-            fruitless = 0 if process.outcomes or process.stuck else fruitless + 1
+            fruitless = 0 if len(self.outcomes) > known else fruitless + 1
         if fruitless == FRUITLESS:
             self.notes.append("the tests could not be gone on with: no test came to its end, twice")
         else:
