@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from prorl_swe import inside
 from prorl_swe.grading.program import program_of, shell_command
 from prorl_swe.grading.protected import Protection, same_test_settings
 from prorl_swe.grading.resolve import resolve
@@ -125,3 +129,8 @@ def test_what_outcomes_are_worth(outcomes, resolved):
     report = Report(outcomes=found, complete=True, seconds=1.0)
     assert resolve(ROW, report).resolved is resolved
     assert not resolve(ROW, msgspec.structs.replace(report, tampering=("something",))).resolved
+
+
+@pytest.mark.parametrize("path", sorted(Path(inside.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+def test_what_runs_in_images_is_python_3_6(path):
+    ast.parse(path.read_text(), feature_version=(3, 6))

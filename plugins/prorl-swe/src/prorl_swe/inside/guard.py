@@ -130,13 +130,18 @@ class Guard:
             self._tell(event)
 
     def _asked_by_changed(self) -> bool:
-        """Whether the innermost of the files that are neither Python's own nor a package's is a changed one."""
+        """Whether the innermost of the files that are not Python's own is a changed one. What a module does that it
+        imports, it does not do itself.
+        """
         frame: typing.Optional[types.FrameType] = self._frame(2)
-        for _ in range(12):
-            if frame is None:
-                return False
-            if self.is_changed(frame.f_code.co_filename):
+        while frame is not None:
+            filename = frame.f_code.co_filename
+            if self.is_changed(filename):
                 return True
+            if filename.startswith("<frozen importlib"):
+                return False
+            if not filename.startswith(("<", self._python)) or "-packages/" in filename:
+                return False
             frame = frame.f_back
         return False
 
