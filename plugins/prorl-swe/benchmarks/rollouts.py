@@ -29,8 +29,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the policy is th
 from repairs import REPAIR, ROWS, by_repository
 
 from prorl.api import SandboxSpec
+from prorl.client import RolloutClient
 from prorl.testing.lab import Lab
-from prorl.wire import RolloutResult
+from prorl.wire import JobRequest, RolloutResult
 from prorl_swe.repository.cache import RepositoryCache
 from prorl_swe.rows import read_row
 
@@ -76,13 +77,22 @@ async def _prepare(name: str, cache: Path) -> Any:
     return lease.prepared
 
 
+async def _repair(url: str, samples: int, at_once: int) -> list[RolloutResult]:
+    turn = asyncio.Semaphore(at_once)
+    async with RolloutClient(url) as server:
+
+        async def one(row: dict[str, Any]) -> RolloutResult:
+            async with turn:
+                return await server.process(JobRequest(domain="swe", instance=row))
+
+        return list(await asyncio.gather(*(one(row) for _ in range(samples) for row in ROWS.values())))
+
+
 def repair(lab: Lab, samples: int, at_once: int) -> tuple[float, list[RolloutResult]]:
     """Seconds for so many rollouts of each repository, and their results."""
-    rows = [row for _ in range(samples) for row in ROWS.values()]
-    with ThreadPoolExecutor(at_once) as threads:
-        began = time.perf_counter()
-        results = list(threads.map(lambda row: lab.rollout(row, domain="swe"), rows))
-        seconds = time.perf_counter() - began
+    began = time.perf_counter()
+    results = asyncio.run(_repair(lab.url, samples, at_once))
+    seconds = time.perf_counter() - began
     wrong = [result for result in results if result.reward != 1.0]
     if wrong:
         raise SystemExit(f"not every repair is graded as right: {wrong[0].error or wrong[0].metrics}")
