@@ -134,7 +134,7 @@ def draw(table: dict[str, dict[str, float]], bare: dict[str, float], title: str,
     axis.set_yticks(range(len(table)), list(table))
     axis.set_xlabel("seconds of one rollout (median)")
     axis.set_title(title, fontsize=10)
-    axis.legend(ncol=4, fontsize=8, loc="lower center", bbox_to_anchor=(0.45, -0.52), frameon=False)
+    axis.legend(ncol=4, fontsize=8, loc="upper center", bbox_to_anchor=(0.45, -0.2), frameon=False)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
