@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import stat
 import tarfile
 import zipfile
@@ -25,13 +27,41 @@ def unpack(archive: Path, filename: str, target: Path) -> None:
         else:
             _untar(archive, target)
         _raise_the_only_folder(target)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, OSError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, KeyError, ValueError, OSError) as error:
         raise TaskFault(f"{filename} cannot be unpacked: {error}", code="sdist_unpack") from error
 
 
 def _untar(archive: Path, target: Path) -> None:
+    """By hand, for not every Python 3.11 has tarfile's own filter. Links come last: nothing is written through one."""
+    links: list[tuple[Path, str]] = []
     with tarfile.open(archive) as tar:
-        tar.extractall(target, members=_wanted(tar), filter="data", numeric_owner=True)
+        for member in _wanted(tar):
+            path = _inside(target, member.name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if member.isdir():
+                path.mkdir(exist_ok=True)
+            elif member.issym():
+                _inside(target, str(PurePosixPath(member.name).parent), member.linkname)
+                links.append((path, member.linkname))
+            else:  # a hard link is what it leads to
+                content = tar.extractfile(member)
+                if content is None:
+                    raise ValueError(f"{member.name} leads to nothing")
+                with content, path.open("wb") as file:
+                    shutil.copyfileobj(content, file)
+                path.chmod(0o755 if member.mode & stat.S_IXUSR else 0o644)
+    for path, leads_to in links:
+        path.symlink_to(leads_to)
+
+
+def _inside(target: Path, *names: str) -> Path:
+    """Where a name of the archive is. Raises ``ValueError`` if that is not below ``target``."""
+    if any("\0" in name or PurePosixPath(name).is_absolute() for name in names):
+        raise ValueError(f"{names[-1]!r} is not a relative path")
+    path = Path(os.path.normpath(target.joinpath(*names)))
+    if not path.is_relative_to(target):
+        raise ValueError(f"{names[-1]!r} leads out of the archive")
+    return path
 
 
 def _wanted(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
