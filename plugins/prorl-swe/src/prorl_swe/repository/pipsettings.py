@@ -1,6 +1,6 @@
 """What pip is told of package indexes on this machine: its files and its variables, read as pip reads them.
 
-pip itself need not be there. An option is, from weak to strong, in ``/etc/xdg/pip/pip.conf`` (and its like), in the
+An option is, from weak to strong, in ``/etc/xdg/pip/pip.conf`` (and its like), in the
 user's file, in the environment's ``pip.conf``, in the file that ``PIP_CONFIG_FILE`` names, in ``PIP_*``.
 """
 
@@ -15,13 +15,18 @@ from typing import Self
 
 import msgspec
 
-PYPI = "https://pypi.org/simple"
+
+def default_index() -> str:
+    """The one that pip goes to when it is told of none: its own word."""
+    from pip._internal.models.index import PyPI  # noqa: PLC0415 - only where nothing is set
+
+    return str(PyPI.simple_url)
 
 
 class PipSettings(msgspec.Struct, frozen=True, kw_only=True):
     """``indexes`` in the order in which they are asked. ``timeout`` in seconds."""
 
-    indexes: tuple[str, ...] = (PYPI,)
+    indexes: tuple[str, ...] = ()
     find_links: tuple[str, ...] = ()
     trusted_hosts: tuple[str, ...] = ()
     cert: str | None = None
@@ -33,7 +38,7 @@ class PipSettings(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Self:
         options = _options(environ)
-        main = options.get("index-url") or options.get("pypi-url") or PYPI
+        main = options.get("index-url") or options.get("pypi-url") or _uv(environ) or default_index()
         indexes = () if _is_true(options.get("no-index", "")) else (main, *options.get("extra-index-url", "").split())
         return cls(
             indexes=indexes,
@@ -60,6 +65,11 @@ class PipSettings(msgspec.Struct, frozen=True, kw_only=True):
         told["ALL_PROXY"] = self.proxy or ""
         told["UV_HTTP_TIMEOUT"] = str(int(self.timeout))
         return {name: value for name, value in told.items() if value and name not in environ}
+
+
+def _uv(environ: Mapping[str, str]) -> str | None:
+    """Whoever told only uv of an index means it for all of us."""
+    return environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or None
 
 
 def _options(environ: Mapping[str, str]) -> dict[str, str]:
