@@ -24,6 +24,7 @@ import msgspec
 
 from prorl.api.errors import SandboxFault
 from prorl.sandbox.images import locks
+from prorl.sandbox.images.oldest import remove_oldest
 from prorl.sandbox.images.recipe import CacheMode
 from prorl.sandbox.images.remove import remove_tree
 
@@ -121,16 +122,11 @@ class ImageCache:
         """Remove what was not used for ``max_age`` seconds, and then, least recently used first, until the rest fits
         into ``max_bytes``. Nothing that is in use is removed. Returns what was.
         """
-        kept, removed = 0, []
-        for stored in self.list():
-            too_old = max_age is not None and time.time() - stored.used > max_age
-            too_much = max_bytes is not None and kept + stored.size > max_bytes
-            if (too_old or too_much) and self._remove(Path(stored.path)):
-                removed.append(stored)
-            else:
-                kept += stored.size
+        removed = remove_oldest(
+            self.list(), lambda stored: self._remove(Path(stored.path)), max_bytes=max_bytes, max_age=max_age
+        )
         self._clear_all()
-        return tuple(removed)
+        return removed
 
     def _stored(self) -> Iterator[Stored]:
         for path in (*self.folder.glob("*.sif"), *self.roots.glob("*.lock")):

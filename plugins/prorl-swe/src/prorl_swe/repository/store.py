@@ -24,6 +24,7 @@ import msgspec
 
 from prorl.api.errors import SandboxFault
 from prorl.sandbox.images import locks
+from prorl.sandbox.images.oldest import remove_oldest
 from prorl.sandbox.images.remove import remove_tree
 
 Kind = Literal["base", "env"]
@@ -113,18 +114,13 @@ class Store:
         """Remove what was not used for ``max_age`` seconds, and then, least recently used first, until the rest fits
         into ``max_bytes``. Nothing that is in use is removed. Returns what was.
         """
-        kept, removed = 0, []
-        for stored in self.list():
-            too_old = max_age is not None and time.time() - stored.used > max_age
-            too_much = max_bytes is not None and kept + stored.size > max_bytes
-            if (too_old or too_much) and self._remove(stored.kind, stored.key):
-                removed.append(stored)
-            else:
-                kept += stored.size
+        removed = remove_oldest(
+            self.list(), lambda stored: self._remove(stored.kind, stored.key), max_bytes=max_bytes, max_age=max_age
+        )
         for kind in KINDS:
             for part in self._of(kind).glob("*.part"):
                 self._clear_if_left(kind, part.name.split(".", 1)[0])
-        return tuple(removed)
+        return removed
 
     def _of(self, kind: Kind) -> Path:
         return self.folder / kind

@@ -30,6 +30,7 @@ from prorl_swe.rows.instance import ImageSource, Instance
 from prorl_swe.rows.paths import path_problem
 
 FOLDER = "r2e_tests"
+# Where the images of R2E-Gym have their tests.
 HIDDEN = ("/r2e_tests", "/root/r2e_tests", "/root/run_tests.sh", "/testbed/r2e_tests", "/testbed/run_tests.sh")
 WARNINGS = "PYTHONWARNINGS='ignore::UserWarning,ignore::SyntaxWarning'"
 # Orange3 tests windows.
