@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from prorl.client import RolloutClient
+from prorl.testing.httpd import stop_listening
 from prorl.wire import JobRequest, JobView, RolloutResult
 
 Answer = Callable[["Peer", "Call"], Awaitable[None]]
@@ -68,7 +69,7 @@ class Peer:
     async def kill(self) -> None:
         """As SIGKILL would: every connection breaks, nobody listens any more."""
         assert self._server is not None
-        self._server.close()
+        await stop_listening(self._server)
         for writer in list(self._writers):
             writer.transport.abort()
         await self._server.wait_closed()

@@ -21,6 +21,7 @@ from prorl.client import (
     RolloutClient,
 )
 from prorl.testing.engines import free_port
+from prorl.testing.httpd import stop_listening
 from prorl.wire import JobRequest
 
 PLAY = Path(__file__).parent.parent / "data" / "plugins" / "play"
@@ -189,7 +190,7 @@ async def test_a_connection_that_breaks_under_a_job_that_is_cancelled_with_it(pr
         await until(lambda: runs(log)["j"] == 2)
         gate.touch()
         assert (await running).status == "completed"
-    relays.close()
+    await stop_listening(relays)
 
 
 @pytest.mark.timeout(300)

@@ -28,6 +28,21 @@ _REASONS = {
 }
 
 
+async def stop_listening(server: asyncio.Server) -> None:
+    """Close a server so that no socket it accepted is forgotten open: those become connections first. A ``Server``
+    closed while it accepts drops them unclosed (python/cpython#109564)."""
+    for each in server.sockets:
+        server.get_loop().remove_reader(each.fileno())
+    await _turns()
+    server.close()
+
+
+async def _turns() -> None:
+    """Let the loop take what is under way to its end: accept, connect, start; or abort, close."""
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
 class Request(msgspec.Struct, kw_only=True):
     method: str
     path: str
@@ -132,25 +147,25 @@ class HttpServer(ABC):
             return
         started.set_result(None)
         await self._stopping.wait()
-        self._server.close()
+        await stop_listening(self._server)
         for connection in self._connections:
             connection.cancel()
         if self._connections:
             await asyncio.wait(self._connections)
+        await _turns()  # and what was aborted closes its socket
         await self.closing()
         self._loop = None
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            self._connections.add(task)
-            task.add_done_callback(self._connections.discard)
-        try:
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Not a coroutine: one that is cancelled before its first step runs none of its own clean-up."""
+        task = asyncio.get_running_loop().create_task(self._until_over(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())
+
+    async def _until_over(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):  # the client went away
             await self._converse(reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass  # the client went away, or the server stops: either way this connection is over
-        finally:
-            writer.transport.abort()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         first = await reader.readexactly(1)
