@@ -11,10 +11,21 @@
 
 from __future__ import annotations
 
+import copyreg
+from typing import Any
+
 from prorl.wire.service import Problem
 
 
-class ClientError(Exception):
+class Portable(Exception):  # noqa: N818 - a base
+    """An exception that is the same after pickling, whatever its class is called with: trainers raise across processes,
+    and ``Exception`` alone would call the class with its finished message."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
+
+
+class ClientError(Portable):
     """Base of what this client raises on purpose."""
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from prorl.client.errors import Portable
 from prorl.wire.results import RolloutResult
 from prorl.wire.soundness import check_result
 from prorl.wire.trajectory import Segment
@@ -50,7 +51,7 @@ class Sample(msgspec.Struct, kw_only=True):
     cut: bool = False
 
 
-class Untrainable(Exception):  # noqa: N818 - says what the rollout is
+class Untrainable(Portable):
     """A rollout that must not be trained on; ``reason`` is a slug."""
 
     def __init__(self, result: RolloutResult, reason: Reason, message: str) -> None:
