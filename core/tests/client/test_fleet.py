@@ -132,6 +132,13 @@ async def test_a_job_that_a_stop_ended_is_run_when_it_is_sent_again(house, tmp_p
         assert (await client.process(job)).reward == 1.0
 
 
+async def test_a_fleet_of_one_may_be_given_as_its_url(house):
+    url = house.start()
+    async with Fleet(f"{url}/", QUICK) as fleet:
+        assert [member.url for member in fleet.members()] == [url]
+        assert (await fleet.process(play(reward=1.0))).reward == 1.0
+
+
 async def test_a_rollout_waits_for_a_server_to_come_up(house):
     url = f"http://127.0.0.1:{free_port()}"
     async with Fleet([url], QUICK) as fleet:

@@ -57,12 +57,14 @@ async def test_faults_that_pass_are_tried_again(outcomes, attempts, asked, train
     assert (tried.untrainable is None) == trainable
     if tried.untrainable is not None:
         assert tried.untrainable.reason == "masked"
+    assert tried.trouble == ("" if trainable else "masked" if outcomes[-1] == "mask" else outcomes[-1])
 
 
 async def test_what_the_rules_refuse_is_not_run_again():
     service = Service(None)
     tried = await try_for_samples(service, REQUEST, rules=SampleRules(max_prompt=1))
     assert (service.asked, tried.untrainable.reason) == (["j.1"], "prompt_too_long")
+    assert tried.trouble == "prompt_too_long"
 
 
 async def test_what_the_service_raises_comes_out():

@@ -54,21 +54,22 @@ class FleetMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fleet:
-    """Use as ``async with Fleet(["http://node1:8089", ...]) as fleet``.
+    """Use as ``async with Fleet(["http://node1:8089", ...]) as fleet``; a fleet of one may be given as its URL.
 
     ``connect`` makes the client of one server, ``resolve`` its addresses: for tests and unusual networks.
     """
 
     def __init__(
         self,
-        urls: Iterable[str],
+        urls: str | Iterable[str],
         settings: FleetSettings | None = None,
         *,
         connect: Callable[[str], RolloutClient] | None = None,
         resolve: Callable[[str], Awaitable[Addresses]] = addresses_of,
     ) -> None:
         self._settings = settings or FleetSettings()
-        self._urls = list(dict.fromkeys(url.rstrip("/") for url in urls))
+        given = [urls] if isinstance(urls, str) else urls
+        self._urls = list(dict.fromkeys(url.rstrip("/") for url in given))
         self._connect = connect or self._client
         self._resolve = resolve
         self._members: dict[str, Member] = {}

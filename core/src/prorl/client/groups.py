@@ -49,14 +49,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def trouble(self) -> str:
         """Why it cannot be trained on, as ``kind/code``; empty when it can."""
-        if self.trainable:
-            return ""
         if self.result is None:
             return f"lost/{type(self.error).__name__}"
-        if self.result.error is None:
-            return "masked" if self.result.mask_sample else "without_tokens"
-        kind, code = self.result.error.kind, self.result.error.code
-        return kind if code is None else f"{kind}/{code}"
+        return "" if self.trainable else trouble_of(self.result)
 
 
 @dataclass(eq=False)
@@ -96,6 +91,14 @@ class Group:
 
 
 Informative = Callable[[Group], bool]
+
+
+def trouble_of(result: RolloutResult) -> str:
+    """What kept a rollout from being trained on, as ``kind/code`` of its fault where there was one."""
+    if result.error is None:
+        return "masked" if result.mask_sample else "without_tokens"
+    kind, code = result.error.kind, result.error.code
+    return kind if code is None else f"{kind}/{code}"
 
 
 def rewards_differ(group: Group) -> bool:

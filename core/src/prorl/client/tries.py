@@ -8,6 +8,7 @@ import uuid
 import msgspec
 
 from prorl.client.collector import Rollouts
+from prorl.client.groups import trouble_of
 from prorl.client.samples import Sample, SampleRules, Untrainable, samples_of
 from prorl.wire.jobs import JobRequest
 from prorl.wire.results import RolloutResult
@@ -22,6 +23,13 @@ class Tried(msgspec.Struct, kw_only=True):
     result: RolloutResult
     samples: list[Sample] = []
     untrainable: Untrainable | None = None
+
+    @property
+    def trouble(self) -> str:
+        """Why it cannot be trained on, in a word: its fault as ``kind/code``, else the reason; empty when it can."""
+        if self.untrainable is None:
+            return ""
+        return self.untrainable.reason if self.result.error is None else trouble_of(self.result)
 
 
 async def try_for_samples(
