@@ -85,7 +85,8 @@ MakeHouse = Callable[..., Any]
 
 @pytest.fixture
 def house() -> MakeHouse:
-    """``async with house(MyHandler, settings=PipelineSettings(...)) as h``: handlers are known by lower-case name."""
+    """``async with house(MyHandler, settings=PipelineSettings(...)) as h``: handlers are known by lower-case name.
+    ``house.Echo`` is one to inherit what a test does not say from."""
 
     @asynccontextmanager
     async def make(
@@ -109,6 +110,7 @@ def house() -> MakeHouse:
             await pipeline.close()
             await pool.close()
 
+    make.Echo = Echo  # type: ignore[attr-defined]
     return make
 
 

@@ -9,20 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from prorl.api import AgentHandler, ConfigError, Job, SandboxSpec, TaskFault
+from prorl.api import ConfigError, SandboxSpec, TaskFault
 from prorl.pipeline.settings import PipelineSettings
 from prorl.wire import JobRequest, RolloutResult
-
-
-class Base(AgentHandler):
-    async def init(self, job: Job) -> Any:
-        return None, {}, {}
-
-    async def run(self, job: Job) -> dict[str, Any]:
-        return {}
-
-    async def eval(self, job: Job) -> dict[str, Any]:
-        return {"reward": 1.0}
 
 
 class Anything(BaseException):
@@ -54,7 +43,7 @@ class EvilTuple(tuple[Any, ...]):
 
 @pytest.mark.parametrize("where", ["init", "run", "eval"])
 async def test_an_exception_whose_text_raises_what_is_no_exception(house, where):
-    class Odd(Base):
+    class Odd(house.Echo):
         pass
 
     async def fail(self, job):
@@ -68,7 +57,7 @@ async def test_an_exception_whose_text_raises_what_is_no_exception(house, where)
 
 @pytest.mark.parametrize("verdict", [{"reward": EvilFloat(1)}, EvilDict(reward=1.0), {"reward": 1, "metrics": 5}])
 async def test_a_verdict_that_raises_when_it_is_read(house, verdict):
-    class Odd(Base):
+    class Odd(house.Echo):
         async def eval(self, job):
             return verdict
 
@@ -79,7 +68,7 @@ async def test_a_verdict_that_raises_when_it_is_read(house, verdict):
 
 
 async def test_an_output_that_raises_when_it_is_looked_at(house):
-    class Odd(Base):
+    class Odd(house.Echo):
         async def init(self, job):
             return EvilTuple((None, {}, {}))
 
@@ -90,7 +79,7 @@ async def test_an_output_that_raises_when_it_is_looked_at(house):
 
 @pytest.mark.parametrize("what", ["exit_stack", "services", "request", "eval_output", "runtime", "id"])
 async def test_a_handler_that_overwrites_its_job(house, what):
-    class Odd(Base):
+    class Odd(house.Echo):
         async def run(self, job):
             await job.services.sandbox(SandboxSpec())
             setattr(job, what, None)
@@ -106,7 +95,7 @@ async def test_a_handler_that_overwrites_its_job(house, what):
     ("kind", "data"), [("x", {"n": 2**70}), ("\ud800", {}), ("x", {"n": "\ud800"}), ("x", {"n": 10**5000})]
 )
 async def test_events_that_do_not_fit_msgpack(house, kind, data):
-    class Odd(Base):
+    class Odd(house.Echo):
         async def run(self, job):
             job.services.emit(kind, **data)
             return {}
@@ -122,7 +111,7 @@ async def test_events_that_do_not_fit_msgpack(house, kind, data):
 
 @pytest.mark.parametrize("code", [404, "\ud800", object()])
 async def test_a_code_that_is_no_slug(house, code):
-    class Odd(Base):
+    class Odd(house.Echo):
         async def run(self, job):
             raise TaskFault("no", code=code)
 
@@ -136,7 +125,7 @@ async def test_a_fault_of_a_kind_that_nobody_knows(house):
         kind: Any = "strange"
         masks: Any = "yes"
 
-    class Odd(Base):
+    class Odd(house.Echo):
         async def run(self, job):
             raise Strange("no")
 
@@ -146,7 +135,7 @@ async def test_a_fault_of_a_kind_that_nobody_knows(house):
 
 
 async def test_metrics_that_only_look_like_json(house):
-    class Odd(Base):
+    class Odd(house.Echo):
         async def eval(self, job):
             metrics = {"raw": msgspec.Raw(b"}, nonsense"), "big": 2**70, "good": [1]}
             return {"reward": 1.0, "metrics": metrics, "artifacts": {"raw": msgspec.Raw(b"[1]")}}
@@ -160,12 +149,12 @@ async def test_metrics_that_only_look_like_json(house):
 
 @pytest.mark.parametrize("stage", ["init", "run", "eval"])
 async def test_a_stage_that_cancels_its_own_task_and_returns(house, stage):
-    class Odd(Base):
+    class Odd(house.Echo):
         pass
 
     async def cancel_and_return(self, job):
         asyncio.current_task().cancel()
-        return await getattr(Base, stage)(self, job)
+        return await getattr(house.Echo, stage)(self, job)
 
     setattr(Odd, stage, cancel_and_return)
     async with house(Odd) as h:

@@ -1,4 +1,4 @@
-"""The pipeline's parts: clock, queue, stage pool, event log, store, watchdog, verdict."""
+"""The pipeline's parts: queue, stage pool, event log, store, watchdog, verdict."""
 
 from __future__ import annotations
 
@@ -9,86 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl.api import AgentHandler, BudgetExceeded, HandlerRecord
+from prorl.api import HandlerRecord
 from prorl.pipeline.errors import HandlerBroken, NotAccepting
 from prorl.pipeline.events import DATA_LIMIT, EventLog, encode_data
 from prorl.pipeline.queue import JobQueue
 from prorl.pipeline.settings import PipelineSettings
 from prorl.pipeline.stage import StagePool
-from prorl.pipeline.timer import JobTimer
-from prorl.wire import Budgets, JobRequest
-
-
-class Quiet(AgentHandler):
-    async def init(self, job):
-        return None, {}, {}
-
-    async def run(self, job):
-        return {}
-
-    async def eval(self, job):
-        return {"reward": 1.0}
-
-
-# --- clock
-
-
-async def test_the_clock_stands_still_while_held():
-    timer, fired = JobTimer(Budgets(run_s=0.5)), []
-    timer.begin("run", fired.append)
-    with timer.hold(), timer.hold():
-        await asyncio.sleep(0.8)
-    assert fired == []
-    assert timer.worked < 0.5
-    await asyncio.sleep(0.8)
-    assert [type(each) for each in fired] == [BudgetExceeded]
-    assert timer.end() >= 0.5
-
-
-async def test_overlapping_holds_end_with_the_last():
-    timer = JobTimer(Budgets())
-    timer.begin("run", lambda _: None)
-    first, second = timer.hold(), timer.hold()
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    before = timer.worked
-    await asyncio.sleep(0.02)
-    assert timer.worked == before
-    second.__exit__(None, None, None)
-    await asyncio.sleep(0.02)
-    assert timer.worked > before
-
-
-async def test_a_hold_of_an_abandoned_stage_does_not_touch_the_next():
-    timer = JobTimer(Budgets())
-    timer.begin("run", lambda _: None)
-    left_behind = timer.hold()
-    left_behind.__enter__()
-    timer.end()
-    timer.begin("eval", lambda _: None)
-    await asyncio.sleep(0.01)
-    running = timer.worked
-    assert running > 0
-    left_behind.__exit__(None, None, None)
-    await asyncio.sleep(0.01)
-    assert timer.worked > running
-
-
-async def test_the_total_is_what_the_stages_leave():
-    timer, fired = JobTimer(Budgets(init_s=10, run_s=10, total_s=1.0)), []
-    timer.begin("init", fired.append)
-    await asyncio.sleep(0.05)
-    timer.end()
-    assert not timer.exhausted
-    await asyncio.sleep(1.2)  # in a queue
-    assert not timer.exhausted
-    timer.begin("run", fired.append)
-    await asyncio.sleep(1.2)
-    timer.end()
-    assert [each.code for each in fired] == ["total_budget"]
-    assert timer.exhausted
-
+from prorl.wire import JobRequest
 
 # --- queue
 
@@ -178,7 +105,7 @@ async def test_finished_jobs_are_bounded_by_age(house):
 
 
 async def test_finished_jobs_are_bounded_by_size(house):
-    class Big(Quiet):
+    class Big(house.Echo):
         async def eval(self, job):
             return {"reward": 1.0, "artifacts": {"x": "y" * 600_000}}
 
@@ -194,7 +121,7 @@ async def test_finished_jobs_are_bounded_by_size(house):
 async def test_higher_priority_is_served_first(house):
     order, gate = [], asyncio.Event()
 
-    class Ordered(Quiet):
+    class Ordered(house.Echo):
         async def init(self, job):
             order.append(job.id)
             await gate.wait()
@@ -212,7 +139,7 @@ async def test_higher_priority_is_served_first(house):
 
 
 async def test_two_hundred_at_once_and_one_failing_kind_disturbs_none(house):
-    class Mixed(Quiet):
+    class Mixed(house.Echo):
         async def run(self, job):
             await asyncio.sleep(0)
             if job.instance["n"] % 5 == 0:
@@ -236,7 +163,7 @@ async def test_two_hundred_at_once_and_one_failing_kind_disturbs_none(house):
 
 
 async def test_a_handler_that_blocks_the_loop_is_named_once_per_stall(house, caplog, until):
-    class Blocks(Quiet):
+    class Blocks(house.Echo):
         async def run(self, job):
             time.sleep(1.0)  # noqa: ASYNC251 - what a careless handler does
             return {}
@@ -249,7 +176,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_once_per_stall(house, cap
 
 
 async def test_a_task_that_the_handler_started_is_found_by_its_module(house, until):
-    class Spawns(Quiet):
+    class Spawns(house.Echo):
         async def run(self, job):
             async def child():
                 time.sleep(1.0)  # noqa: ASYNC251 - what a careless handler does
@@ -283,7 +210,7 @@ async def test_a_factory_that_fails_breaks_only_its_own_handler(house):
 
 
 async def test_the_limit_of_accepted_jobs(house):
-    class Waits(Quiet):
+    class Waits(house.Echo):
         async def run(self, job):
             await asyncio.Event().wait()
 
