@@ -160,6 +160,14 @@ HANDLERS = "@hookimpl\ndef prorl_agent_handlers():\n    return "
             "preference must be an int",
         ),
         (
+            "@hookimpl\ndef prorl_settings():\n    return [SettingsRecord(name='s', type=dict, summary='s')]",
+            "type must be a msgspec.Struct class",
+        ),
+        (
+            "@hookimpl\ndef prorl_settings():\n    return [SettingsRecord(name='pool', type=DemoModel, summary='s')]",
+            "this table of prorl.toml is the core's",
+        ),
+        (
             "@hookimpl\ndef prorl_demos():\n    return [DemoRecord(name='d', domain='d', rows=[{}], script=max, summary='s')]",  # noqa: E501
             "rows must be a tuple",
         ),
@@ -182,6 +190,15 @@ def test_answers_that_cannot_be_used(discovered, tmp_path, source, words):
     report = report_of(registry, "made")
     assert report.state == "invalid"
     assert words in (report.reason or "")
+
+
+def test_a_table_is_found_by_its_type_so_no_two_have_one(discovered, tmp_path):
+    twice = "[SettingsRecord(name=name, type=DemoModel, summary='s') for name in 'ab']"
+    registry = discovered(make_plugin(tmp_path / "p", f"@hookimpl\ndef prorl_settings():\n    return {twice}"))
+    report = report_of(registry, "made")
+    assert report.state == "conflict"
+    assert "type 'prorl.api.records.DemoModel' is claimed twice" in (report.reason or "")
+    assert registry.settings == {}
 
 
 @pytest.mark.parametrize(

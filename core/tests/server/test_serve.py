@@ -14,10 +14,11 @@ import pytest
 
 from prorl.api.errors import ConfigError
 from prorl.plugins import discover
+from prorl.plugins.checks import CORE_TABLES
 from prorl.plugins.registry import Registry
 from prorl.server import service
 from prorl.server.serve import SAME_SIGNAL_S, RunningServer
-from prorl.server.settings import check_settings, load_settings, parse_settings
+from prorl.server.settings import Settings, check_settings, load_settings, parse_settings
 from prorl.testing.scripted import ScriptedEngine
 
 PROGRAM = """
@@ -170,6 +171,10 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_tables_that_nobody_has(tables, said):
     with pytest.raises(ConfigError, match=said):
         check_settings(parse_settings(tables), Registry())
+
+
+def test_the_core_keeps_its_tables_from_plugins():
+    assert set(Settings.__struct_fields__) - {"plugins"} == CORE_TABLES
 
 
 def test_an_llm_server_of_the_settings_is_asked_until_it_is_there(monkeypatch, caplog, until):

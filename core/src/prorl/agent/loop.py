@@ -57,7 +57,10 @@ class AgentLoop:
         self._by_name = {name: tool for tool in tools for name in (tool.name, *tool.aliases)}
         self._settings = settings
         self._context = ToolContext(
-            sandbox=sandbox, timeout=settings.tool_timeout_s, output_chars=settings.observation_chars
+            sandbox=sandbox,
+            timeout=settings.tool_timeout_s,
+            output_chars=settings.observation_chars,
+            table=services.table,
         )
         self._chat = BudgetedChat(services, settings, output, agent=agent, compact=compact)
         self._named = {"agent": agent} if agent else {}

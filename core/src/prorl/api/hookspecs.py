@@ -61,7 +61,8 @@ def prorl_llm_dialects() -> list[DialectRecord]:  # type: ignore[empty-body]
 
 @hookspec
 def prorl_settings() -> list[SettingsRecord]:  # type: ignore[empty-body]
-    """Tables of prorl.toml. ``return [SettingsRecord(name="mytask", type=MySettings, summary="...")]``"""
+    """Tables of prorl.toml that no request changes.
+    ``return [SettingsRecord(name="mytask", type=MyTable, summary="...")]``"""
 
 
 @hookspec

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -17,6 +17,8 @@ from prorl.api.llm import Chat
 from prorl.api.sandbox import Sandbox, SandboxSpec
 from prorl.api.tools import Tool
 from prorl.wire.jobs import JobRequest
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class JobServices(Protocol):
@@ -38,6 +40,12 @@ class JobServices(Protocol):
 
     def tools(self, names: tuple[str, ...]) -> list[Tool]:
         """Tools by name (aliases count). Raises ``ConfigError`` for a name that no plugin offers."""
+        ...
+
+    def table(self, kind: type[S]) -> S:
+        """A plugin's own table of prorl.toml, by the type that its ``SettingsRecord`` names; its defaults where it is
+        absent. It is the word of the server's owner: unlike ``job.settings``, no request changes any of it. Raises
+        ``ConfigError`` for a type that no plugin in use has declared."""
         ...
 
     def emit(self, kind: str, **data: Any) -> None:

@@ -60,7 +60,11 @@ class DialectRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingsRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A table of prorl.toml: ``[<name>]``, checked against ``type`` at startup."""
+    """A table of prorl.toml, ``[<name>]``, that is the server's owner's alone: no request changes any of it. Checked
+    against ``type`` at startup; read by ``job.services.table(type)`` and, in a tool, ``context.table(type)``.
+
+    A field without a default makes the table one that every server must have.
+    """
 
     name: str
     type: type[msgspec.Struct]

@@ -7,7 +7,7 @@ is lost.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -25,12 +25,26 @@ class Observation(msgspec.Struct, kw_only=True):
     data: dict[str, Any] = {}
 
 
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class Tables(Protocol):
+    def __call__(self, kind: type[S], /) -> S: ...
+
+
+def defaults(kind: type[S], /) -> S:
+    """For contexts that are made by hand: every table as if prorl.toml were empty."""
+    return kind()
+
+
 class ToolContext(msgspec.Struct, kw_only=True):
-    """What a tool may use. ``timeout`` is the longest one call may take, in seconds."""
+    """What a tool may use. ``timeout`` is the longest one call may take, in seconds. ``table(MyTable)`` is its plugin's
+    table of prorl.toml (:meth:`~prorl.api.job.JobServices.table`)."""
 
     sandbox: Sandbox | None
     timeout: float
     output_chars: int = 30_000
+    table: Tables = defaults
 
 
 class Tool(Protocol):

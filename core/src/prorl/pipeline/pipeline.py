@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from itertools import count, islice
@@ -66,8 +66,8 @@ class JobHandle:
 
 
 class Pipeline:
-    """Use from one event loop. ``tables`` are the ``[handlers.*]`` of prorl.toml. Results are signed if there is a
-    ``certificate_key``."""
+    """Use from one event loop. ``tables`` are the ``[handlers.*]`` of prorl.toml, ``plugin_tables`` those that plugins
+    declare, checked. Results are signed if there is a ``certificate_key``."""
 
     def __init__(
         self,
@@ -78,6 +78,7 @@ class Pipeline:
         *,
         doors: Doors | None = None,
         tables: Mapping[str, Mapping[str, Any]] | None = None,
+        plugin_tables: Iterable[msgspec.Struct] = (),
         server: str = "",
         certificate_key: bytes | None = None,
     ) -> None:
@@ -86,7 +87,9 @@ class Pipeline:
         self._pool = pool
         self._tables = tables or {}
         self._server = server
-        self._house = House(registry, pool, sandboxes, doors=doors, certificate_key=certificate_key)
+        self._house = House(
+            registry, pool, sandboxes, tables=plugin_tables, doors=doors, certificate_key=certificate_key
+        )
         self._course = Course(self._house, self.settings, server=server, ended=self._job_ended)
         self._watchdog = Watchdog(threshold_s=self.settings.stall_s, handler_of=self._course.handler_of)
         self._handlers = Handlers()

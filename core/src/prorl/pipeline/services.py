@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
+
+import msgspec
 
 from prorl.api.capture import Capture
-from prorl.api.errors import JobCancelled, SandboxFault, TaskFault
+from prorl.api.errors import ConfigError, JobCancelled, SandboxFault, TaskFault
 from prorl.api.job import Job
 from prorl.api.llm import Chat
 from prorl.api.sandbox import Sandbox, SandboxSpec
@@ -31,6 +34,8 @@ from prorl.plugins.registry import Registry
 from prorl.wire.results import Timing
 from prorl.wire.trajectory import Trajectory
 
+S = TypeVar("S", bound=msgspec.Struct)
+
 
 class Sandboxes(Protocol):
     """What the pipeline needs of :class:`prorl.sandbox.manager.SandboxManager`."""
@@ -39,7 +44,8 @@ class Sandboxes(Protocol):
 
 
 class House:
-    """What all jobs share. Call :meth:`settle` on the event loop's thread before the first job."""
+    """What all jobs share. ``tables`` are the plugins' own. Call :meth:`settle` on the event loop's thread before the
+    first job."""
 
     def __init__(
         self,
@@ -47,12 +53,14 @@ class House:
         pool: BackendPool,
         sandboxes: Sandboxes,
         *,
+        tables: Iterable[msgspec.Struct] = (),
         doors: Doors | None = None,
         certificate_key: bytes | None = None,
     ) -> None:
         self.registry = registry
         self.pool = pool
         self.sandboxes = sandboxes
+        self.tables = {type(table): table for table in tables}
         self.doors = doors or Doors()
         self.certificate_key = certificate_key
         self.renderers = RendererCache()
@@ -61,6 +69,15 @@ class House:
     def settle(self) -> None:
         """Remember which thread is the event loop's: handlers emit from others, too."""
         self.thread = threading.get_ident()
+
+    def table(self, kind: type[S]) -> S:
+        """See :meth:`prorl.api.job.JobServices.table`."""
+        if kind not in self.tables:
+            raise ConfigError(
+                f"no plugin in use has declared {kind.__name__} as a table of prorl.toml: return "
+                f"SettingsRecord(name=..., type={kind.__name__}, ...) from the hook prorl_settings"
+            )
+        return cast("S", self.tables[kind])
 
 
 class Services:
@@ -137,6 +154,9 @@ class Services:
 
     def tools(self, names: tuple[str, ...]) -> list[Tool]:
         return [self._house.registry.tool(name).factory() for name in names]
+
+    def table(self, kind: type[S]) -> S:
+        return self._house.table(kind)
 
     def emit(self, kind: str, **data: Any) -> None:
         kind, encoded = trim(str(kind), 100), encode_data(data)  # here and now: the handler may change it later

@@ -35,6 +35,9 @@ RECORD_OF_HOOK: Mapping[str, type[Record]] = MappingProxyType(
     }
 )
 
+# Tables of prorl.toml that are the core's (prorl.server.settings); a plugin's would never be read.
+CORE_TABLES = frozenset({"server", "pipeline", "pool", "sandbox", "backends", "handlers"})
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # the characters that engines' function-calling APIs take
 _DOMAIN = re.compile(r"[^\s\x00-\x1f\x7f](?:[^\x00-\x1f\x7f]{0,198}[^\s\x00-\x1f\x7f])?")  # data_source: "openai/gsm8k"
@@ -84,6 +87,8 @@ def _check_record(record: Record) -> None:
             _check_preference(record.preference)
         case SettingsRecord():
             _check_struct("type", record.type)
+            if record.name in CORE_TABLES:
+                raise BadRecord("this table of prorl.toml is the core's: name yours after the plugin")
         case CommandRecord():
             _check_callable("load", record.load)
         case DemoRecord():

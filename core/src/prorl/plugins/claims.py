@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from prorl.api.records import HandlerRecord, Record, ToolRecord
+from prorl.api.records import HandlerRecord, Record, SettingsRecord, ToolRecord
 from prorl.plugins.errors import describe
 from prorl.plugins.loading import Loaded
 
@@ -26,6 +26,8 @@ def claims(hook: str, record: Record) -> Iterator[Claim]:
             yield from ((hook, "prefix", prefix) for prefix in record.prefixes)
         case ToolRecord():
             yield from ((hook, "name", alias) for alias in record.aliases)
+        case SettingsRecord():  # a table is found by its type
+            yield hook, "type", f"{record.type.__module__}.{record.type.__qualname__}"
 
 
 def settle(plugins: Sequence[Loaded]) -> dict[int, list[tuple[str, Record]]]:

@@ -58,6 +58,7 @@ class Service:
             settings.pipeline,
             doors=self.doors,
             tables=settings.handlers,
+            plugin_tables=self.settings.plugins.values(),
             server=settings.server.name,
             certificate_key=_certificate_key(settings.server.certificate_key_file),
         )

@@ -8,7 +8,7 @@
     [sandbox]            which runtime, its limits
     [[backends]]         LLM servers known from the start
     [handlers.<name>]    a domain's own settings
-    [<plugin's name>]    what a plugin's SettingsRecord describes
+    [<plugin's name>]    what a plugin's SettingsRecord describes: the owner's word, which no request changes
 
 A handler's and a plugin's tables are checked by :func:`check_settings`, which needs the registry.
 """

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import msgspec
 
-from prorl.api.records import HandlerRecord
+from prorl.api.records import HandlerRecord, SettingsRecord
 from prorl.client import BlockingClient
 from prorl.pipeline.tables import overlay
 from prorl.plugins import Registry, discover
@@ -35,9 +35,9 @@ NOTHING_LEFT = "I have nothing to add."
 class Lab:
     """``policy``: the replies in order (the same for every rollout), or a function of the request.
 
-    ``handlers`` are added to what is installed, for a handler that no entry point names yet. ``settings`` is a
-    document like prorl.toml; the port is a free one unless it says otherwise. ``max_context`` is the engine's, in
-    tokens of its tokenizer, which are mostly single bytes.
+    ``handlers`` and ``tables`` are added to what is installed, for what no entry point names yet. ``settings`` is a
+    document like prorl.toml (a handler's ``[handlers.<name>]``, a plugin's own table); the port is a free one unless it
+    says otherwise. ``max_context`` is the engine's, in tokens of its tokenizer, which are mostly single bytes.
     """
 
     def __init__(
@@ -45,12 +45,14 @@ class Lab:
         policy: Sequence[str] | Policy,
         *,
         handlers: Sequence[HandlerRecord] = (),
+        tables: Sequence[SettingsRecord] = (),
         settings: dict[str, Any] | None = None,
         max_context: int = 4096,
     ) -> None:
         self.engine = ScriptedEngine(policy if callable(policy) else _in_order(policy), max_context=max_context)
         self._settings = parse_settings(overlay({"server": {"port": 0}}, settings or {}))
         self._handlers = handlers
+        self._tables = tables
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -76,6 +78,7 @@ class Lab:
     def _registry(self) -> Registry:
         registry = discover()
         registry.handlers.update({record.name: record for record in self._handlers})
+        registry.settings.update({record.name: record for record in self._tables})
         return registry
 
 
