@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from prorl.api import ActionResult, Sandbox, SandboxRuntime, SandboxSpec
+from prorl.api import ActionResult, Limits, Sandbox, SandboxRuntime, SandboxSpec
 from prorl.sandbox.bubblewrap import Bubblewrap
-from prorl.sandbox.inside import tree
-from prorl.sandbox.local import Local
+from prorl.sandbox.channel import Channel
+from prorl.sandbox.inside import frames, tree
+from prorl.sandbox.inside.frames import Frame, FrameReader
+from prorl.sandbox.local import BOOT, Local
 from prorl.sandbox.settings import SandboxSettings
 
 Act = Callable[..., Awaitable[ActionResult]]
@@ -96,3 +101,62 @@ def running() -> Callable[[str], int]:
         return found
 
     return count
+
+
+@pytest.fixture
+def channel_against() -> Callable[..., Awaitable[tuple[Channel, socket.socket]]]:
+    """``channel, theirs = await channel_against(b"...")``: the host's end of a channel, to whom these bytes were sent
+    (after the greeting of an honest server), and the other end."""
+
+    async def open_channel(*sent: bytes, greet: bool = True) -> tuple[Channel, socket.socket]:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        hello = frames.pack(frames.HELLO, 0, b'{"protocol": 1, "python": "3.11.7", "uid": 1}')
+        await asyncio.get_running_loop().sock_sendall(theirs, (hello if greet else b"") + b"".join(sent))
+        return await Channel.open(ours), theirs
+
+    return open_channel
+
+
+@pytest.fixture
+def server(tmp_path):
+    """The action server as a plain process; returns what it answers until it closes, and how it exited."""
+
+    async def talk(*chunks: bytes, greet: bool = True) -> tuple[list[Frame], int, str]:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        hello = {
+            "protocol": 1,
+            "uid": None,
+            "limits": msgspec.to_builtins(Limits(processes=None)),
+            "env": {"PATH": "/usr/bin:/bin"},
+            "workdir": str(tmp_path),
+            "python": sys.executable,
+        }
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", "-c", BOOT, str(theirs.fileno())),
+            pass_fds=[theirs.fileno()],
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        theirs.close()
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        if greet:
+            writer.write(frames.pack(frames.HELLO, 0, msgspec.json.encode(hello)))
+        for chunk in chunks:
+            writer.write(chunk)
+        writer.write_eof()
+        parser, answers = FrameReader(), []
+        async with asyncio.timeout(60):
+            try:
+                while data := await reader.read(65536):
+                    answers += parser.feed(data)
+            except ConnectionResetError:
+                pass  # it closed with something of ours unread
+            _, errors = await process.communicate()
+        writer.close()
+        assert process.returncode is not None
+        return answers, process.returncode, errors.decode()
+
+    return talk

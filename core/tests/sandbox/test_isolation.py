@@ -199,3 +199,28 @@ async def test_fakeroot(bubblewrap) -> None:
     result = await sandbox.act("bash", {"command": "id -u; grep CapEff /proc/self/status"}, timeout=60)
     await sandbox.stop()
     assert result.output == "0\nCapEff:\t0000000000000000\n"
+
+
+async def test_one_sandbox_cannot_reach_another(bubblewrap) -> None:
+    """No socket in the file system, none of the other's processes to be seen, and no descriptor that leads to it."""
+    ours, theirs = [await bubblewrap.start(SandboxSpec()) for _ in range(2)]
+    try:
+        await theirs.act("bash", {"command": "sleep 4242 & echo secret > /tmp/secret"}, timeout=60)
+        look = (
+            "find / -path /proc -prune -o -type s -print 2>/dev/null;"
+            "grep -c '@\\|/' /proc/net/unix; cat /tmp/secret 2>&1;"
+            "grep -l 4242 /proc/[0-9]*/cmdline 2>/dev/null; ls /proc | grep -c '^[0-9]'"
+        )
+        seen = (await ours.act("bash", {"command": look}, timeout=60)).output.split("\n")
+        assert seen[0] == "0", seen
+        assert "No such file" in seen[1]
+        assert int(seen[2]) < 12, seen
+        steal = (
+            "ls -l /proc/1/fd 2>&1 | grep -c socket; for n in $(seq 0 9); do echo x >/proc/1/fd/$n; done 2>/dev/null"
+        )
+        assert (await ours.act("bash", {"command": steal}, timeout=60)).output.startswith("0\n")
+        assert (await theirs.act("bash", {"command": "echo on"}, timeout=60)).output == "on\n"
+        assert (await ours.act("bash", {"command": "echo on"}, timeout=60)).output == "on\n"
+    finally:
+        await ours.stop(grace=0)
+        await theirs.stop(grace=0)
