@@ -43,7 +43,6 @@ def train(
             data,
             request({}),
             publish=FolderPublisher(service.weights, Path(work) / "weights"),
-            in_flight=prompts * samples,
         )
 
         def checked(prompts: list[Any], trainer: Any) -> dict[str, Any]:

@@ -3,7 +3,8 @@ tested with needs no GPU and no vLLM, and every logprob is the policy's own."""
 
 from __future__ import annotations
 
-import importlib.util
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -193,10 +194,20 @@ def assert_exact(model_folder: Path) -> Callable[..., None]:
 
 @pytest.fixture
 def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Path(__file__).with_name("on_cpu.py")  # test folders are not importable
-    spec = importlib.util.spec_from_file_location("on_cpu", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.without_gpu(monkeypatch)
+    import on_cpu  # noqa: PLC0415 - it imports TRL's trainer, which not every test wants
+
+    on_cpu.without_gpu(monkeypatch)
+
+
+@pytest.fixture
+def until() -> Callable[..., Any]:
+    """``until(condition)``: waits until it is true, and gives what it is."""
+
+    def wait(condition: Callable[[], Any], within_s: float = 120.0) -> Any:
+        deadline = time.monotonic() + within_s
+        while not (found := condition()):
+            assert time.monotonic() < deadline, "the condition never came true"
+            threading.Event().wait(0.02)
+        return found
+
+    return wait

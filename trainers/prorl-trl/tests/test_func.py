@@ -11,6 +11,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
+from prorl.client import ServiceError
 from prorl.wire import JobRequest
 from prorl_trl import NoRollouts, RolloutServiceFunc, service_reward
 
@@ -87,6 +88,7 @@ def test_a_failed_rollout_is_tried_again(bench, stub):
     output = func_for(bench, data)(["task 0"] * 4, stub)
     assert output["rollout_trouble"] == [""] * 4
     assert None not in output["rollout_reward"]
+    assert sorted(job_id[-2:] for job_id in output["job_id"]) == [".1", ".1", ".1", ".2"]
 
 
 def test_what_cannot_be_rolled_out_teaches_nothing_and_is_no_copy(bench, stub):
@@ -109,6 +111,19 @@ def test_when_nothing_can_be_rolled_out_it_says_so(bench, stub):
         func_for(bench, rows({"broken": 99}))(["task 0"] * 4, stub)
 
 
+def test_a_job_that_the_service_refuses_is_an_error_and_leaves_nothing_running(bench, stub, until):
+    bench.release("step-3")
+    bench.lab.engine.hold()
+
+    def request_of(prompt):
+        return JobRequest(domain=prompt, instance={"name": "a"})
+
+    with pytest.raises(ServiceError, match="unheard-of"):
+        RolloutServiceFunc(bench.url, request_of)(["letters", "letters", "unheard-of"], stub)
+    # The engine holds its replies: only a cancel can have ended the others.
+    until(lambda: all(stage.busy == stage.queued == 0 for stage in bench.lab.client.status().stages.values()))
+
+
 def test_tokens_of_another_version_are_not_trained_on(bench, stub):
     data = rows({})
 
@@ -123,6 +138,12 @@ def test_tokens_of_another_version_are_not_trained_on(bench, stub):
 def test_two_rows_that_nobody_could_tell_apart(bench):
     with pytest.raises(ValueError, match="different instances"):
         func_for(bench, [{"prompt": "x", "instance": {"name": "a"}}, {"prompt": "x", "instance": {"name": "b"}}])
+
+
+def test_a_prompt_of_no_row_is_named(bench, stub):
+    bench.release("step-3")
+    with pytest.raises(KeyError, match="no row has the prompt 'task 7'"):
+        func_for(bench, rows({}))(["task 7"], stub)
 
 
 def test_grpo_learns_and_the_first_ratio_is_one(bench, model_folder, tmp_path):

@@ -18,20 +18,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from prorl.client import (
-    ClientError,
-    CollectorSettings,
-    Group,
-    GroupCollector,
-    Prompt,
-    SampleRules,
-    Untrainable,
-    samples_of,
-)
+from prorl.client import ClientError, Fleet, SampleRules, Tried, try_for_samples
 from prorl.wire import JobRequest
-from prorl_trl.servers import connect
-
-MANY = 256  # rollouts that fail one after the other: it is not their prompts that are broken
 
 
 class NoRollouts(ClientError):  # noqa: N818 - says what happened
@@ -62,9 +50,10 @@ class RolloutServiceFunc:
 
     ``publish(trainer, policy_version)`` puts the trainer's weights into the engines, once per optimizer step; then
     every sampled token must carry that version, or the rollout counts as untrainable. Without it somebody else moves
-    the weights. ``attempts``: how often a sample is tried. ``in_flight``: rollouts at once.
+    the weights. ``attempts``: how often a rollout is tried that a passing fault keeps from being trained on.
 
-    Calling it raises :class:`NoRollouts`, :class:`prorl.client.Stalled`, or what ``publish`` raises.
+    Calling it raises :class:`NoRollouts`, :class:`prorl.client.ClientError` when the service refuses a job or is not
+    there, or what ``publish`` raises.
     """
 
     servers: str | Sequence[str]
@@ -73,7 +62,6 @@ class RolloutServiceFunc:
     publish: Callable[[Any, str], None] | None = None
     rules: SampleRules | None = None
     attempts: int = 2
-    in_flight: int = 256
     published: str | None = field(default=None, init=False)
 
     @classmethod
@@ -81,12 +69,19 @@ class RolloutServiceFunc:
         cls, servers: str | Sequence[str], dataset: Any, request: JobRequest, *, instance: str = "instance", **more: Any
     ) -> RolloutServiceFunc:
         """``request`` for every row, with the row's column ``instance`` as its instance. Raises ``ValueError`` where
-        two rows have the same prompt and different instances: nobody could tell them apart."""
+        two rows have the same prompt and different instances: nobody could tell them apart. A prompt of no row (an
+        evaluation's, say) raises ``KeyError`` when it is to be rolled out."""
         known: dict[bytes, Any] = {}
         for row in dataset:
             if known.setdefault(_key(row["prompt"]), row[instance]) != row[instance]:
                 raise ValueError(f"two rows with the prompt {row['prompt']!r} have different instances")
-        return cls(servers, lambda prompt: replace(request, instance=known[_key(prompt)]), **more)
+
+        def request_of(prompt: Any) -> JobRequest:
+            if (key := _key(prompt)) not in known:
+                raise KeyError(f"no row has the prompt {prompt!r}: from_dataset needs the rows of evaluations as well")
+            return replace(request, instance=known[key])
+
+        return cls(servers, request_of, **more)
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         step = int(trainer.state.global_step)
@@ -94,54 +89,43 @@ class RolloutServiceFunc:
         if self.publish is not None and self.published != version:
             self.publish(trainer, version)
             self.published = version
-        groups = asyncio.run(self._collect(prompts, step))
-        rows = [self._row(group, version, trainer.processing_class) for group in groups]
+        rows = [self._row(tried, version, trainer.processing_class) for tried in asyncio.run(self._try(prompts, step))]
         if all(row.rollout_trouble for row in rows):
             raise NoRollouts(Counter(row.rollout_trouble for row in rows))
         return {name: [getattr(row, name) for row in rows] for name in Row.__struct_fields__}
 
-    async def _collect(self, prompts: list[Any], step: int) -> list[Group]:
-        """A group of one for each prompt: TRL has made the groups, of as many as it wants here."""
-        asked = [(group, prompt) for group, (prompt, run) in enumerate(itertools.groupby(prompts)) for _ in run]
-        todo = [
-            Prompt(prompt_id=f"{place}", request=replace(self.request_of(prompt), group_id=f"step-{step}.{group}"))
-            for place, (group, prompt) in enumerate(asked)
+    async def _try(self, prompts: list[Any], step: int) -> list[Tried]:
+        """A rollout for each prompt; equal ones in a row are a group of TRL's."""
+        requests = [
+            replace(self.request_of(prompt), group_id=f"step-{step}.{number}", cancel_on_disconnect=True)
+            for number, (prompt, run) in enumerate(itertools.groupby(prompts))
+            for _ in run
         ]
-        settings = CollectorSettings(
-            samples=1, wanted=len(todo), in_flight=self.in_flight, attempts=self.attempts, max_lag=0, give_up_after=MANY
-        )
-        async with (
-            connect(self.servers, concurrency=self.in_flight) as rollouts,
-            GroupCollector(rollouts, todo, settings, informative=lambda _: True) as collector,
-        ):
-            batch = await collector.collect(step)
-        return sorted([*batch.groups, *batch.incomplete], key=lambda group: int(group.prompt.prompt_id))
+        async with Fleet(self.servers) as fleet:
+            tries = (try_for_samples(fleet, each, attempts=self.attempts, rules=self.rules) for each in requests)
+            return await asyncio.gather(*tries)
 
-    def _row(self, group: Group, version: str, tokenizer: Any) -> Row:
-        attempt = group.kept[0] if group.kept else group.failed[-1][1]
-        trouble = attempt.trouble
-        if attempt.result is not None and not trouble:
-            try:
-                sample, *others = samples_of(attempt.result, self.rules)
-            except Untrainable as error:
-                trouble = error.reason
+    def _row(self, tried: Tried, version: str, tokenizer: Any) -> Row:
+        job_id, trouble = tried.result.job_id, tried.trouble
+        if not trouble:
+            sample, *others = tried.samples
+            if others:  # TRL has one row for each; RolloutServiceWorker takes them all
+                trouble = "several_segments"
+            elif self.publish and set(itertools.compress(sample.versions, sample.mask)) != {version}:
+                trouble = "other_version"
             else:
-                if others:  # TRL has one row for each; RolloutServiceWorker takes them all
-                    trouble = "several_segments"
-                elif self.publish and set(itertools.compress(sample.versions, sample.mask)) != {version}:
-                    trouble = "other_version"
-                else:
-                    return Row(
-                        prompt_ids=sample.prompt_ids,
-                        completion_ids=sample.response_ids,
-                        logprobs=sample.logprobs,
-                        env_mask=sample.mask,
-                        rollout_reward=sample.reward,
-                        job_id=sample.job_id,
-                    )
+                return Row(
+                    prompt_ids=sample.prompt_ids,
+                    completion_ids=sample.response_ids,
+                    logprobs=sample.logprobs,
+                    env_mask=sample.mask,
+                    rollout_reward=sample.reward,
+                    job_id=job_id,
+                )
         prompt, said = [tokenizer.pad_token_id], [tokenizer.eos_token_id]  # TRL takes no empty ones
-        nothing = Row(prompt_ids=prompt, completion_ids=said, logprobs=[0.0], env_mask=[0], job_id=attempt.job_id)
-        return replace(nothing, rollout_trouble=trouble)
+        return Row(
+            prompt_ids=prompt, completion_ids=said, logprobs=[0.0], env_mask=[0], rollout_trouble=trouble, job_id=job_id
+        )
 
 
 def service_reward(

@@ -26,6 +26,7 @@ from typing import Any, Literal
 from prorl.client import (
     Batch,
     CollectorSettings,
+    Fleet,
     Group,
     GroupCollector,
     Prompt,
@@ -36,7 +37,6 @@ from prorl.client import (
     samples_of,
 )
 from prorl.wire import RolloutResult
-from prorl_trl.servers import connect
 
 log = logging.getLogger("prorl.trl")
 LOOK_S = 0.05  # how often the worker's thread looks whether it is to stop, and whether a full buffer has room
@@ -134,8 +134,8 @@ class RolloutServiceWorker:
 
     async def _roll_out(self) -> str:
         async with (
-            connect(self._servers, concurrency=self._settings.in_flight) as rollouts,
-            GroupCollector(rollouts, self._prompts, self._settings, informative=self._judge) as collector,
+            Fleet(self._servers) as fleet,
+            GroupCollector(fleet, self._prompts, self._settings, informative=self._judge) as collector,
         ):
             while True:
                 batch = await collector.collect(self._version)
