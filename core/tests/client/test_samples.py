@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from prorl.api import Generation
-from prorl.client import SampleRules, Untrainable, pad, samples_of
+from prorl.client import SampleRules, Untrainable, pad, samples_of, stand_in
 from prorl.llm.chat.ledger import Ledger
 from prorl.wire import RolloutError, RolloutResult, VersionSpan
 
@@ -111,3 +111,12 @@ def test_padding():
     assert {len(row) for row in wide.attention} == {13}
     with pytest.raises(ValueError, match="do not fit 4"):
         pad(samples, pad_id=99, prompt=4)
+
+
+def test_a_stand_in_teaches_nothing():
+    result = rollout()
+    sample = stand_in(result, 7)
+    assert (sample.job_id, sample.group_id) == (result.job_id, result.group_id)
+    assert (sample.prompt_ids, sample.response_ids, sample.mask) == ([7], [7], [0])
+    assert (sample.logprobs, sample.versions, sample.reward) == ([0.0], [""], 0.0), "whatever the rollout's reward was"
+    assert pad([sample], pad_id=7).mask == [[0]]

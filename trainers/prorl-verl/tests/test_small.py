@@ -20,7 +20,7 @@ from prorl.wire.trajectory import VersionSpan
 from prorl_verl.agent_loop import RolloutServiceAgentLoop
 from prorl_verl.desk import Desk, desks_of
 from prorl_verl.gateway import Ask, Gateway
-from prorl_verl.options import read_options
+from prorl_verl.options import options_of
 from prorl_verl.rows import instance_of
 
 ALL: dict[str, Any] = {"prompt_key": "prompt", "whole": None}
@@ -76,18 +76,18 @@ def test_fields_that_are_not_there_are_named():
 
 def test_options_come_from_yaml_and_are_checked():
     given = OmegaConf.create({"urls": ["http://a:1"], "budgets": {"run_s": 60}, "settings": {"max_turns": 3}})
-    options = read_options({**given, "name": "prorl", "tools": object(), "processor": None})
+    options = options_of({**given, "name": "prorl", "tools": object(), "processor": None})
     assert options.urls == ("http://a:1",)
     assert options.budgets.run_s == 60
     assert options.settings == {"max_turns": 3}
     with pytest.raises(ValueError, match="unknown field `attemts`"):
-        read_options({"urls": ["http://a:1"], "attemts": 3})
+        options_of({"urls": ["http://a:1"], "attemts": 3})
     with pytest.raises(ValueError, match="missing required field `urls`"):
-        read_options({})
+        options_of({})
 
 
 def test_chat_template_kwargs_reach_the_renderer():
-    options = read_options({"urls": ["http://a:1"]})
+    options = options_of({"urls": ["http://a:1"]})
     rendering = options.rendering_of({"enable_thinking": False, "city": "Rome"})
     assert rendering.thinking is False
     assert rendering.variables == {"city": "Rome"}
@@ -262,7 +262,7 @@ def test_a_row_becomes_a_job():
 async def test_a_desk_that_does_not_open_is_tried_again():
     engines = Pieces()
     engines.config.actor_rollout_ref.model.custom_chat_template = "{{ messages }}"
-    options = read_options({"urls": ["http://127.0.0.1:9"]})
+    options = options_of({"urls": ["http://127.0.0.1:9"]})
     for _ in range(2):
         with pytest.raises(ValueError, match="custom_chat_template does not reach the rollout servers"):
             await Desk.of(engines, options, [2])

@@ -7,7 +7,7 @@ from prorl.client.errors import BadAddress, ClientError, NotARolloutServer, Serv
 from prorl.client.fleet import Fleet, FleetMember, FleetSettings
 from prorl.client.groups import Attempt, Group, Prompt, rewards_differ
 from prorl.client.roster import Batch, CollectorSettings, Stalled
-from prorl.client.samples import Padded, Sample, SampleRules, Untrainable, pad, samples_of
+from prorl.client.samples import Padded, Sample, SampleRules, Untrainable, pad, samples_of, stand_in
 from prorl.client.tries import Tried, try_for_samples
 from prorl.client.weights import FolderReload, WeightsRefused
 
@@ -40,5 +40,6 @@ __all__ = [
     "pad",
     "rewards_differ",
     "samples_of",
+    "stand_in",
     "try_for_samples",
 ]

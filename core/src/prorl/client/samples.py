@@ -113,6 +113,23 @@ def _sample(result: RolloutResult, index: int, segment: Segment, rules: SampleRu
     )
 
 
+def stand_in(result: RolloutResult, token: int) -> Sample:
+    """For a trainer that must have a row of every rollout, also of one that must not be trained on: ``token``, which
+    nobody sampled, once as the prompt and once as the response, with mask 0 and reward 0."""
+    return Sample(
+        job_id=result.job_id,
+        group_id=result.group_id,
+        segment=0,
+        agent="",
+        prompt_ids=[token],
+        response_ids=[token],
+        mask=[0],
+        logprobs=[0.0],
+        versions=[""],
+        reward=0.0,
+    )
+
+
 class Padded(msgspec.Struct, kw_only=True):
     """A batch of samples as rectangles of lists: prompts padded at the left, responses at the right, as most trainers
     lay them out. ``attention`` is 1 for real tokens of ``[prompt, response]``; pads have mask 0 and logprob 0.0."""

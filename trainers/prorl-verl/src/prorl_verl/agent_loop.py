@@ -20,11 +20,11 @@ from typing import Any
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
-from prorl.client import try_for_samples
+from prorl.client import stand_in, try_for_samples
 from prorl.wire import JobRequest, SamplingParams
 from prorl_verl.desk import Desk
-from prorl_verl.options import read_options
-from prorl_verl.outputs import in_order, nothing_of, output_of
+from prorl_verl.options import options_of
+from prorl_verl.outputs import in_order, output_of
 from prorl_verl.rows import instance_of
 
 log = logging.getLogger("prorl.verl")
@@ -44,7 +44,7 @@ class RolloutServiceAgentLoop:
         self._data = data_config.config
         self._engines = server_manager
         self._tokenizer = tokenizer
-        self._options = read_options(options)
+        self._options = options_of(options)
         buffer = OmegaConf.select(self._config, "trainer.v1.sampler.custom_sampler.name")
         self._stops_early = buffer == "RolloutServiceReplayBuffer"
 
@@ -64,7 +64,7 @@ class RolloutServiceAgentLoop:
         if tried.untrainable is not None and not stopped:
             log.warning("%s (%s)", tried.untrainable, tried.untrainable.reason)
         if "session_id" not in row:
-            *others, last = samples or [nothing_of(result, self._tokenizer.pad_token_id or 0)]
+            *others, last = samples or [stand_in(result, self._tokenizer.pad_token_id or 0)]
             return output_of(result, last, step, dropped=len(others))
         if stopped:
             return []  # on purpose: our replay buffer takes the group away

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Self
 
 import ray
 
-from prorl.client import Fleet, FleetSettings
+from prorl.client import Fleet
 from prorl.client.dealing import addresses_of
-from prorl.client.farewell import farewell
+from prorl.client.lending import lent
 from prorl.wire import BackendSpec
 from prorl_verl.gateway import Gateway
 from prorl_verl.options import Options
@@ -53,11 +53,9 @@ class Desk(NamedTuple):
         async with contextlib.AsyncExitStack() as stack:
             host = options.gateway_host or await _host_for(options.urls)
             url = await stack.enter_async_context(Gateway(engines, ends).at(host))
-            fleet = await stack.enter_async_context(Fleet(options.urls, FleetSettings(shared=True)))
             tokenizer = options.tokenizer or model.get("tokenizer_path") or model.path
-            await fleet.add_llm_server(BackendSpec(url=url, dialect="vllm", tokenizer=tokenizer))
-            stack.push_async_callback(fleet.clear_llm_server)
-            await asyncio.to_thread(stack.enter_context, farewell(url, options.urls))
+            engine = BackendSpec(url=url, dialect="vllm", tokenizer=tokenizer)
+            fleet = await stack.enter_async_context(lent(engine, options.urls))
             return cls(fleet, Counter(), stack.pop_all())
 
 

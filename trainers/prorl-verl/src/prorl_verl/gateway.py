@@ -96,10 +96,8 @@ class Gateway:
             await asyncio.sleep(RESUME_AFTER_S)
         cut = ids[-1] not in ends if len(ids) >= wanted else piece.stop_reason == "length"
         return {
-            "index": 0,
             "token_ids": ids,
             "finish_reason": "abort" if interrupted else "length" if cut else "stop",
-            "stop_reason": None,
             "weight_versions": versions,
             "logprobs": {"content": logprobs},
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -14,6 +14,7 @@ from prorl.wire.jobs import Budgets
 from prorl.wire.rendering import RenderingParams
 from prorl_verl.rows import plain
 
+T = TypeVar("T")
 _PASSED_BY_VERL = ("name", "tools", "processor", "dataset_cls", "hf_model_type")
 
 
@@ -55,10 +56,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.rendering or RenderingParams(thinking=thinking, variables=variables)
 
 
-def read_options(given: Mapping[str, Any]) -> Options:
-    """Raises ``ValueError`` that names the setting that is wrong."""
-    said = {name: plain(value, name) for name, value in given.items() if name not in _PASSED_BY_VERL}
+def options_of(given: Mapping[str, Any]) -> Options:
+    """From the arguments that verl makes an agent loop with. Raises ``ValueError`` that names what is wrong."""
+    said = {name: value for name, value in given.items() if name not in _PASSED_BY_VERL}
+    return read(Options, said, "the agent loop's configuration")
+
+
+def read(kind: type[T], said: Mapping[str, Any], where: str) -> T:
+    """A part of verl's configuration, checked. Raises ``ValueError`` that names what is wrong ``where``."""
     try:
-        return msgspec.convert(said, Options)
+        return msgspec.convert(plain(said, where), kind)
     except msgspec.ValidationError as error:
-        raise ValueError(f"the agent loop's configuration: {error}") from error
+        raise ValueError(f"{where}: {error}") from error

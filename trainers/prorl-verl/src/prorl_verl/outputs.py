@@ -35,26 +35,8 @@ def output_of(result: RolloutResult, sample: Sample, step: int, *, dropped: int 
             },
             "min_global_steps": min(steps),
             "max_global_steps": max(steps),
-            "turn_scores": [],
-            "tool_rewards": [],
             "job_id": result.job_id,
         },
-    )
-
-
-def nothing_of(result: RolloutResult, pad_id: int) -> Sample:
-    """Trains nothing, where verl must have a row: one token that nobody sampled, with mask 0 and reward 0."""
-    return Sample(
-        job_id=result.job_id,
-        group_id=result.group_id,
-        segment=0,
-        agent="",
-        prompt_ids=[pad_id],
-        response_ids=[pad_id],
-        mask=[0],
-        logprobs=[0.0],
-        versions=[""],
-        reward=0.0,
     )
 
 

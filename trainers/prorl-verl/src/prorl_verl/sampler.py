@@ -24,7 +24,7 @@ import msgspec
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 
 from prorl.client import Fleet
-from prorl_verl.rows import plain
+from prorl_verl.options import read
 
 log = logging.getLogger("prorl.verl")
 Reasons = tuple[set[str], set[str], set[str], Counter[float]]  # groups to evict: stale, of equal rewards, failed
@@ -43,14 +43,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 class RolloutServiceReplayBuffer(ReplayBufferAsync):  # type: ignore[misc] # verl is not typed
     def __init__(self, *, sampler_kwargs: Any, **given: Any) -> None:
-        try:
-            self._settings = msgspec.convert(plain(sampler_kwargs or {}, "sampler_kwargs"), Settings)
-        except msgspec.ValidationError as error:
-            raise ValueError(f"trainer.v1.sampler.sampler_kwargs: {error}") from error
+        self._settings = settings = read(Settings, sampler_kwargs or {}, "trainer.v1.sampler.sampler_kwargs")
         self._in_vain: set[str] = set()
-        self._cancelled: set[str] = set()
-        shared = {name: getattr(self._settings, name) for name in ("filter_groups_metric", "poll_interval")}
-        super().__init__(sampler_kwargs=sampler_kwargs, **shared, **given)
+        super().__init__(
+            sampler_kwargs=sampler_kwargs,
+            filter_groups_metric=settings.filter_groups_metric,
+            poll_interval=settings.poll_interval,
+            **given,
+        )
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
         """As verl's; in synchronous training nothing runs any more when it returns: the weights change next."""
@@ -64,19 +64,16 @@ class RolloutServiceReplayBuffer(ReplayBufferAsync):  # type: ignore[misc] # ver
         after group is of no use: verl itself would refill for ever."""
         if partition_id == "val":
             return set(), set(), set(), Counter()
+        finished, running = self.finished_keys[partition_id], self.running_keys[partition_id]
         if self.max_off_policy_threshold is not None and self.max_off_policy_strategy == "drop":
             steps, oldest = self.prompt_global_steps[partition_id], global_steps + 1 - self.max_off_policy_threshold
-            running = self.running_keys[partition_id]
             # At every poll: some of a group's rollouts may still have been on their way to a server.
             self._cancel({uid for uid in running if steps.get(uid, global_steps) < oldest})
-        # A group without rows, or with some of them cancelled, is no group: verl's filter must not look at it.
-        with_rows = {key.split("_")[0] for key in self.partitions[partition_id]}
-        finished = self.finished_keys[partition_id]
-        ended = (finished - with_rows) | (self._cancelled & (finished | self.failure_keys[partition_id]))
-        self.finished_keys[partition_id] -= ended
-        self.failure_keys[partition_id] |= ended
+        # A group that was cancelled has no rows: it has failed, and verl's filter must not look at it.
+        cancelled = finished - {key.split("_")[0] for key in self.partitions[partition_id]}
+        finished -= cancelled
+        self.failure_keys[partition_id] |= cancelled
         reasons: Reasons = super()._terminal_eviction_reasons(global_steps, partition_id)
-        self._cancelled -= ended
         if self._sampleable_terminal_keys(partition_id, reasons):
             self._in_vain.clear()
         self._in_vain.update(*reasons[:3])
@@ -101,7 +98,6 @@ class RolloutServiceReplayBuffer(ReplayBufferAsync):  # type: ignore[misc] # ver
             self._cancel(running)  # again at every turn: some were still on their way to a server
             time.sleep(self.poll_interval)
         self._clear_groups(partition_id, self.finished_keys[partition_id] | self.failure_keys[partition_id])
-        self._cancelled.clear()
         return len(stopped)
 
     def _cancel(self, uids: set[str]) -> None:
@@ -109,7 +105,6 @@ class RolloutServiceReplayBuffer(ReplayBufferAsync):  # type: ignore[misc] # ver
             async with Fleet(self._settings.urls) as fleet:
                 return await asyncio.gather(*(fleet.cancel(group_id=uid) for uid in uids), return_exceptions=True)
 
-        self._cancelled |= uids
         for reply in asyncio.run(cancel()) if uids else ():
             if isinstance(reply, BaseException):
                 log.warning("a group could not be cancelled, and runs on: %s", reply)
