@@ -69,6 +69,13 @@ def test_rows_become_scored_results(tmp_path, rows, rollout):
     assert "\x1b" not in out + err
 
 
+def test_what_of_the_errors_is_not_shown_is_counted(rows, rollout):
+    _, out, _ = rollout(rows(*({"fail": f"{n} " + "x" * 400} for n in range(7))))
+    assert out.count("  1 x task: play.run raised ValueError: ") == 5
+    assert out.count("xx...\n") == 5
+    assert "\n  and 2 more: `error` in each result says which\n" in out
+
+
 def test_summary_as_json(rows, rollout):
     status, out, _ = rollout(rows({"reward": 1.0}, {"fail": "x"}), "--json")
     summary = json.loads(out)

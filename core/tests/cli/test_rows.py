@@ -48,10 +48,10 @@ def test_limit(write):
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        (["{not json}\n"], "line 1: JSON is malformed"),
+        (["{not json}\n"], "line 1: not JSON: JSON is malformed"),
         ([{"ok": 1}, "[1]\n"], "line 2: a JSON list, not an object"),
-        ([{"ok": 1}, "\n", "\udcff\n".encode("utf-8", "surrogateescape").decode("latin-1")], "line 3:"),
-        (['{"a": 1'], "line 1:"),
+        ([{"ok": 1}, "\n", "\udcff\n".encode("utf-8", "surrogateescape").decode("latin-1")], "line 3: not JSON:"),
+        (['{"a": 1'], "line 1: not JSON:"),
         ([], "has no rows"),
         (["\n", "  \n"], "has no rows"),
     ],
@@ -64,7 +64,7 @@ def test_bad_rows(write, lines, words):
 
 def test_bad_rows_are_told_by_reason(write):
     with pytest.raises(
-        ConfigError, match=r"rows\.jsonl: 20 rows \(lines 1, 2, 3, \.\.\.\): JSON .*; line 21: a JSON int"
+        ConfigError, match=r"rows\.jsonl: 20 rows \(lines 1, 2, 3, \.\.\.\): not JSON: .*; line 21: a JSON int"
     ):
         keys(write(*["x\n"] * 20, 5))
 
@@ -78,7 +78,7 @@ def test_of_many_reasons_few_are_shown(write):
 def test_rows_beyond_the_limit_are_not_looked_at(write):
     path = write({"a": 1}, "bad\n", "bad\n", "bad\n")
     assert len(keys(path, limit=1)) == 1
-    with pytest.raises(ConfigError, match=r"jsonl: line 2: JSON[^;]*$"):
+    with pytest.raises(ConfigError, match=r"jsonl: line 2: not JSON[^;]*$"):
         keys(path, limit=2)
 
 

@@ -19,7 +19,7 @@ _SUMMARIES = (
     ("doctor", "try what works on this machine, and say what to do about the rest"),
     ("sandbox", "run a command in a sandbox, end what killed servers left"),
     ("image", "build, list and prune the images of sandboxes"),
-    ("demo", "a real model, server and sandbox solving mathematics in a minute"),
+    ("demo", "a real model, server and sandboxes at work on every domain, in a minute"),
 )
 
 

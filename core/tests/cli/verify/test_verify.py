@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -52,6 +53,20 @@ def test_a_key_that_is_too_short(results, verify, tmp_path):
     (tmp_path / "short").write_bytes(b"abc")
     with pytest.raises(ConfigError, match="--key"):
         verify(results, "--key", tmp_path / "short")
+
+
+@pytest.mark.parametrize("asked", [("--tokenizer", "no-such-folder"), ("--engine", "http://127.0.0.1:9")])
+def test_what_could_not_be_asked_is_not_called_good(results, written, asked):
+    verify = [sys.executable, "-m", "prorl", "verify", str(written(results)), *asked]
+    done = subprocess.run(
+        verify, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "3 (3 certified" in done.stdout
+    assert "not looked at to the end" in done.stdout
+    assert "all good" not in done.stdout
+    done = subprocess.run([*verify, "--json"], capture_output=True, text=True, check=False)
+    assert json.loads(done.stdout)["ok"] is False
 
 
 def test_as_people_run_it(results, written):

@@ -119,7 +119,10 @@ def sample_of(key: str) -> int:
 
 
 def _instance(line: bytes, domain: str | None) -> dict[str, Any]:
-    instance = msgspec.json.decode(line)
+    try:
+        instance = msgspec.json.decode(line)
+    except ValueError as error:  # no UTF-8, too
+        raise ValueError(f"not JSON: {error}") from error
     if not isinstance(instance, dict):
         raise ValueError(f"a JSON {type(instance).__name__}, not an object")  # noqa: TRY004 - a fact of the data
     if domain is None and not isinstance(instance.get("data_source"), str):

@@ -14,6 +14,7 @@ from prorl.cli.rollout.rows import lines_in_words
 from prorl.wire import STAGES, RolloutResult
 
 _REASONS_SHOWN = 5
+_REASON_CHARS = 300
 
 
 @dataclass
@@ -49,7 +50,7 @@ class Summary:
             self.reward_sum += result.reward
             self.resolved += result.resolved
         if result.error is not None:
-            self.reasons[f"{result.error.kind}: {' '.join(result.error.message.split())[:200]}"] += 1
+            self.reasons[f"{result.error.kind}: {_short(result.error.message)}"] += 1
         for stage in STAGES:
             timing = getattr(result.timing, stage)
             self.seconds[f"{stage} queued"] += timing.queued_s
@@ -104,10 +105,14 @@ class Summary:
             console.print("\n[bold]errors[/]")
         for reason, count in self.reasons.most_common(_REASONS_SHOWN):
             console.print(f"  {count} x {escape(reason)}")
+        if more := self.reasons.total() - sum(count for _, count in self.reasons.most_common(_REASONS_SHOWN)):
+            console.print(f"  and {more:,} more: `error` in each result says which")
         if self.refused:
             console.print("\n[bold]refused by the server[/]")
         for reason, lines in sorted(self.refused.items(), key=lambda each: -len(each[1]))[:_REASONS_SHOWN]:
             console.print(f"  {lines_in_words(sorted(lines))}: {escape(reason)}")
+        if len(self.refused) > _REASONS_SHOWN:
+            console.print(f"  and for {len(self.refused) - _REASONS_SHOWN} more reasons: --json has them all")
 
     def _show_sums(self, console: Console) -> None:
         mean = "-" if self.mean_reward is None else f"{self.mean_reward:.4f}"
@@ -135,3 +140,9 @@ class Summary:
 
     def _rate(self, amount: int) -> float:
         return amount / self.wall_s if self.wall_s > 0 else 0.0
+
+
+def _short(message: str) -> str:
+    """One line, which says so where something was left out."""
+    line = " ".join(message.split())
+    return line if len(line) <= _REASON_CHARS else f"{line[:_REASON_CHARS]}..."

@@ -81,6 +81,9 @@ def command(
                     tolerance=tolerance,
                 )
             )
+    except BaseException:
+        report.unproved = "what --tokenizer or --engine was to show was not looked at to the end"
+        raise
     finally:  # an engine that is gone takes nothing away from what was found without it
         if as_json:
             print_json(report.as_dict())
