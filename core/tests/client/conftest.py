@@ -153,5 +153,13 @@ async def peer() -> AsyncIterator[Peer]:
 
 @pytest.fixture
 async def client(peer: Peer) -> AsyncIterator[RolloutClient]:
+    """Its heartbeats are far apart: a busy machine's pause is no silence."""
+    async with RolloutClient(peer.url, concurrency=4, timeout_s=10, heartbeat_s=10, give_up_s=30) as made:
+        yield made
+
+
+@pytest.fixture
+async def watchful(peer: Peer) -> AsyncIterator[RolloutClient]:
+    """One that soon asks whether a silent server lives."""
     async with RolloutClient(peer.url, concurrency=4, timeout_s=10, heartbeat_s=0.3, give_up_s=30) as made:
         yield made

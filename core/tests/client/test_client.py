@@ -53,21 +53,23 @@ async def test_a_server_that_restarts_gets_the_job_again(peer, client, ways):
     assert {body.job_id for body in peer.bodies("/process")} == {result.job_id}
 
 
-async def test_a_silent_connection_is_renewed_while_the_server_lives(peer, client, ways):
+async def test_a_silent_connection_is_renewed_while_the_server_lives(peer, watchful, ways):
     peer.on("/process", ways.freezes, ways.freezes, ways.result)
     peer.on("/health", ways.replies(HEALTHY))
-    result = await client.process(REQUEST)
-    assert [body.job_id for body in peer.bodies("/process")] == [result.job_id] * 3
+    result = await watchful.process(REQUEST)
+    asked = [body.job_id for body in peer.bodies("/process")]
+    assert len(asked) >= 3
+    assert set(asked) == {result.job_id}
     assert "/health" in [call.path for call in peer.calls]
 
 
-async def test_hanging_up_would_cancel_such_a_job_so_it_is_not_done(peer, client, ways):
+async def test_hanging_up_would_cancel_such_a_job_so_it_is_not_done(peer, watchful, ways):
     async def slow(peer_, call):
         await asyncio.sleep(1.0)  # more than three heartbeats
         await ways.result(peer_, call)
 
     peer.on("/process", slow)
-    await client.process(msgspec.structs.replace(REQUEST, cancel_on_disconnect=True))
+    await watchful.process(msgspec.structs.replace(REQUEST, cancel_on_disconnect=True))
     assert len(peer.calls) == 1
 
 
