@@ -150,7 +150,7 @@ def main() -> None:
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, load before {load:.1f}")
     with tempfile.TemporaryDirectory(prefix="prorl-swe-bench-") as folder:
         cache = Path(folder) / "cache"
-        settings = {"handlers": {"swe": {"cache": str(cache)}}}
+        settings = {"swe": {"cache": str(cache)}}
         with Lab(by_repository(REPAIR.__getitem__), settings=settings, max_context=65_536) as lab:
             first, results = repair(lab, 1, 1)  # makes the repositories
             patches = {name: str(result.artifacts["patch"]) for name, result in zip(ROWS, results, strict=True)}

@@ -58,6 +58,29 @@ def test_prune(run, folder) -> None:
     assert run("cache", "list", "--folder", str(folder), "--json")[1] == "[]\n"
 
 
+def test_the_cache_is_where_the_servers_settings_say(run, folder, tmp_path, monkeypatch) -> None:
+    (tmp_path / "prorl.toml").write_text(f"[swe]\ncache = {json.dumps(str(folder))}\n")
+    assert len(json.loads(run("cache", "list", "--config", str(tmp_path / "prorl.toml"), "--json")[1])) == 2
+    monkeypatch.chdir(tmp_path)
+    assert len(json.loads(run("cache", "list", "--json")[1])) == 2
+    assert len(json.loads(run("cache", "prune", "--older-than", "0", "--json")[1])) == 2
+    (tmp_path / "prorl.toml").write_text("[swe]\ncahce = 'x'\n")
+    code, _, err = run("cache", "list")
+    assert code == 2
+    assert "prorl.toml: [swe]: unknown field 'cahce'" in err
+
+
+def test_rows_are_held_to_the_servers_sources(run, tmp_path) -> None:
+    rows, config = tmp_path / "rows.jsonl", tmp_path / "prorl.toml"
+    row = json.loads((Path(__file__).parent / "data" / "pypi.jsonl").read_text().splitlines()[0])
+    source = {"type": "clone", "location": "/private/repository", "commit": "a" * 40}
+    rows.write_text(json.dumps({**row, "source": source}))
+    config.write_text('[swe]\nsources = ["/repos"]\n')
+    code, _, err = run("cache", "prepare", str(rows), "--config", str(config), "--folder", str(tmp_path / "cache"))
+    assert code == 2
+    assert "line 1: source: this server opens no '/private/repository' for a row" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -20,7 +20,7 @@ from repairs import REPAIR
 from prorl.testing.engines import LlamaEngine
 from prorl.testing.lab import Lab
 from prorl_swe.handler import SweHandler
-from prorl_swe.settings import SweSettings
+from prorl_swe.settings import SweSettings, SweTable
 
 PACKAGE = Path(__file__).resolve().parents[1]
 README = (PACKAGE / "README.md").read_text()
@@ -35,8 +35,8 @@ def blocks(kind: str) -> list[str]:
 
 def uncommented(text: str) -> str:
     """The settings that are only shown, in place of those of the same name."""
-    shown = [line[2:] for line in text.splitlines() if re.match(r"# \w+ = ", line)]
-    return "[handlers.swe]\n" + "\n".join(shown)
+    shown = re.compile(r"# \w+ = |\[(handlers\.)?swe\]")
+    return "\n".join(line.removeprefix("# ") for line in text.splitlines() if shown.match(line))
 
 
 def test_links_lead_somewhere() -> None:
@@ -57,14 +57,23 @@ def test_the_settings_are_all_there_with_their_defaults() -> None:
     table = tomllib.loads(text)["handlers"]["swe"]
     assert table.pop("tools") == list(SweHandler.tools)
     assert msgspec.convert(table, SweSettings) == SweSettings()
-    own = set(SweSettings.__struct_fields__) - set(SweSettings.__mro__[1].__struct_fields__)
+    assert msgspec.convert(tomllib.loads(text)["swe"], SweTable) == SweTable()
+    own = set(SweTable.__struct_fields__) | set(SweSettings.__struct_fields__) - set(
+        SweSettings.__mro__[1].__struct_fields__
+    )
     missing = [name for name in own if not re.search(rf"^(?:# )?(?:\[handlers\.swe\.)?{name}\b", text, re.MULTILINE)]
     assert missing == []
-    msgspec.convert(tomllib.loads(uncommented(text))["handlers"]["swe"], SweSettings)
+    shown = tomllib.loads(uncommented(text))
+    assert msgspec.convert(shown["handlers"]["swe"], SweSettings) != SweSettings()
+    assert msgspec.convert(shown["swe"], SweTable) != SweTable()
+
+
+def test_what_rows_may_name() -> None:
+    assert msgspec.convert(tomllib.loads(blocks("toml")[0])["swe"], SweTable).sources
 
 
 def test_where_images_are() -> None:
-    text, _ = blocks("toml")
+    _, text, _ = blocks("toml")
     assert msgspec.convert(tomllib.loads(text)["handlers"]["swe"], SweSettings) == SweSettings()
     shown = [line[2:] for line in text.splitlines() if line.startswith("# images")]
     assert len(shown) == 2
@@ -74,7 +83,7 @@ def test_where_images_are() -> None:
 
 def test_the_example_of_a_trainer(tmp_path: Path, cache: Path) -> None:
     (code,) = blocks("python")
-    settings = {"handlers": {"swe": {"cache": str(cache)}}}
+    settings = {"swe": {"cache": str(cache)}}
     with Lab(REPAIR["pyflakes"], settings=settings, max_context=65_536) as lab:
         script = tmp_path / "example.py"
         script.write_text(
@@ -95,9 +104,7 @@ def test_a_run_against_a_real_model(tmp_path: Path, cache: Path) -> None:
     assert found
     engine, server = free_port(), free_port()
     block = found[1].replace(ROWS, str(PACKAGE / "tests/data/pypi.jsonl")).replace("8000", str(engine))
-    block = block.replace(
-        "prorl serve", f"prorl serve --port {server} --set handlers.swe.cache={json.dumps(str(cache))}"
-    )
+    block = block.replace("prorl serve", f"prorl serve --port {server} --set swe.cache={json.dumps(str(cache))}")
     block = block.replace("prorl rollout", f"prorl rollout --server http://127.0.0.1:{server}")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     with (tmp_path / "said").open("w") as said:

@@ -30,7 +30,8 @@ def lab(cache: Path) -> Callable[..., Lab]:
     """``lab(policy)``: a server whose repositories are kept for all tests of this run."""
 
     def make(policy: Any, **settings: Any) -> Lab:
-        return Lab(policy, settings={"handlers": {"swe": {"cache": str(cache), **settings}}}, max_context=CONTEXT)
+        tables = {"handlers": {"swe": settings}, "swe": {"cache": str(cache)}}
+        return Lab(policy, settings=tables, max_context=CONTEXT)
 
     return make
 

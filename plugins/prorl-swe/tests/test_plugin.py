@@ -9,9 +9,9 @@ import pytest
 
 from prorl.agent import AgentSettings
 from prorl_swe.handler import SweHandler
-from prorl_swe.plugin import prorl_agent_handlers, prorl_demos
+from prorl_swe.plugin import prorl_agent_handlers, prorl_demos, prorl_settings
 from prorl_swe.rows import read_row
-from prorl_swe.settings import SweSettings
+from prorl_swe.settings import SweSettings, SweTable
 
 
 def test_the_record():
@@ -23,6 +23,13 @@ def test_the_record():
     assert (record.settings().max_turns, record.budgets.run_s) == (50, 1800)
     sources = ["swe-bench", "SWE-Gym/SWE-Gym", "princeton-nlp/SWE-bench_Verified", "NovaSky-AI/SkyRL-v0-293-data"]
     assert all(source in record.domains or source.startswith(record.prefixes) for source in sources)
+
+
+def test_what_is_the_owners_is_no_setting_of_a_job():
+    [record] = prorl_settings()
+    assert (record.name, record.type) == ("swe", SweTable)
+    assert record.type().sources is None
+    assert not set(SweTable.__struct_fields__) & set(SweSettings.__struct_fields__)
 
 
 def test_the_demos_row_is_a_row_and_has_a_script():

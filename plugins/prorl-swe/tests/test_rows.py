@@ -2,7 +2,9 @@ import contextlib
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from prorl.api import ConfigError, GraderFault, TaskFault
 from prorl_swe.rows import CloneSource, ImageSource, SdistSource, check_images, detect, read_row
 from prorl_swe.rows.paths import patched_files, path_problem
 from prorl_swe.rows.suites import SWE_BENCH, SWE_GYM
+from prorl_swe.settings import SweTable
 
 COMMIT = "d16bfe05a744909de4b27f5875fe0d4ed41ce607"
 PATCH = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
@@ -42,7 +45,7 @@ REBENCH = {
     "repo": "tox-dev/tox",
     "instance_id": "tox-dev__tox-3846",
     "docker_image": "swerebench/sweb.eval.x86_64.tox-dev_1776_tox-3846",
-    "requirements": "# frozen\npluggy==1.5.0\n-e .\nvirtualenv==20.26.6\n",
+    "requirements": "# frozen\npluggy==1.5.0\n-e .\nvirtualenv @ file:///croot/virtualenv_1729\n",
     "environment": "name: testbed",
     "install_config": {
         "python": "3.9",
@@ -170,7 +173,7 @@ def test_swe_rebench():
     assert instance.test_command == REBENCH["install_config"]["test_cmd"]
     assert instance.log_format == "pytest-v2"
     clone = read_row({**REBENCH, "source": {"type": "clone", "location": "/repos/tox"}})
-    assert clone.source.requirements == ("pluggy==1.5.0", "virtualenv==20.26.6")
+    assert clone.source.requirements == ("pluggy==1.5.0", "virtualenv")
     assert read_row({**REBENCH, "install_config": {"test_cmd": ["a", "b"]}}).test_command == "a && b"
     with pytest.raises(TaskFault, match="language must be python"):
         read_row({**REBENCH, "language": "rust"})
@@ -214,6 +217,83 @@ def test_a_row_may_name_its_source():
         sha256="0" * 64,
         requirements=("pytest",),
     )
+
+
+CLONE: dict[str, Any] = {**BENCH, "source": {"type": "clone", "location": "/repos/astropy"}}
+
+
+def named(**source: str) -> dict[str, Any]:
+    return {**BENCH, "source": source}
+
+
+@pytest.fixture
+def places(tmp_path):
+    """``repos`` is allowed and ``private`` is not; each leads to the other by a link."""
+    for folder, other in (("repos", "private"), ("private", "repos")):
+        (tmp_path / folder / "git").mkdir(parents=True)
+        (tmp_path / folder / "link").symlink_to(tmp_path / other / "git")
+    return tmp_path
+
+
+def test_a_path_below_an_allowed_folder_is_used_with_its_links_followed(places):
+    sources = [str(places / "repos"), "docker://ghcr.io/me/"]
+    inside = str(places / "repos" / "git")
+    for location in (inside, str(places / "private" / "link"), str(places / "repos" / "x" / ".." / "git")):
+        assert read_row(named(type="clone", location=location), sources=sources).source.location == inside
+    assert read_row(named(type="image", reference=inside), sources=sources).source.reference == inside
+    image = "docker://ghcr.io/me/astropy:1"
+    assert read_row(named(type="image", reference=image), sources=sources).source.reference == image
+    linked = [str(places / "private" / "link")]
+    assert read_row(named(type="clone", location=inside), sources=linked).source.location == inside
+
+
+@pytest.mark.parametrize(
+    "path", ["private/git", "private/nothing", "repos/link", "repos/../private/git", "repository", "repos-of-mine/git"]
+)
+def test_a_path_elsewhere_is_refused_whether_or_not_there_is_anything(places, path):
+    (places / "repos-of-mine" / "git").mkdir(parents=True)
+    for row in (named(type="clone", location=f"{places}/{path}"), named(type="image", reference=f"{places}/{path}")):
+        for wrapped in (row, {"instance": BENCH, "source": row["source"]}):
+            with pytest.raises(TaskFault) as caught:
+                read_row(wrapped, sources=[str(places / "repos")])
+            assert caught.value.code == "source_refused"
+            said = str(caught.value).replace(f"{places}/{path}", "PATH").replace(str(places), "")
+            assert said == (
+                "source: this server opens no 'PATH' for a row, only what is in /repos: "
+                "put it there, or have the server's owner add its folder to [swe] sources"
+            )
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "docker://ghcr.io/me/../you/x",
+        "docker://ghcr.io/me-too/x",
+        "docker://ghcr.io/me",
+        "docker://docker.io/x",
+        "def:/repos/x.def.j2",
+        "repos/x",
+        "/",
+    ],
+)
+def test_an_image_that_is_not_of_an_allowed_owner_is_refused(reference):
+    with pytest.raises(TaskFault, match="opens no"):
+        read_row(named(type="image", reference=reference), sources=["/repos", "docker://ghcr.io/me"])
+
+
+def test_what_no_row_names_is_no_rows_word(places):
+    """The images of rows are where the setting says, and source distributions come from the owner's own index."""
+    assert read_row(BENCH, images="/images/{file}.sif", sources=[]).source.reference.startswith("/images/")
+    sdist = {"type": "sdist", "project": "a", "version": "1", "filename": "a-1.tar.gz", "sha256": "0" * 64}
+    assert read_row({**BENCH, "source": sdist}, sources=[]).source.project == "a"
+    with pytest.raises(TaskFault, match="no place at all"):
+        read_row(CLONE, sources=[])
+
+
+@pytest.mark.parametrize("place", ["repos", "", "docker://", "docker:///", "https://host.example/x"])
+def test_a_source_that_cannot_work_stops_the_start(place):
+    with pytest.raises(msgspec.ValidationError, match="neither the absolute path of a folder nor docker://"):
+        msgspec.convert({"sources": [place]}, SweTable)
 
 
 @pytest.mark.parametrize(
@@ -269,6 +349,10 @@ def test_a_template_that_cannot_work_is_refused(images):
         ("swe-bench", "source", {"type": "svn"}),
         ("swe-bench", "source", {"type": "image", "reference": "a", "path": "/a/../b"}),
         ("swe-bench", "requirements", ["numpy"]),
+        ("pypi", "requirements", ["numpy", "mine @ file:///home/me/wheel"]),
+        ("pypi", "requirements", ["mine @ git+https://host.example/mine"]),
+        ("pypi", "requirements", ["-r /etc/passwd"]),
+        ("pypi", "requirements", ["./mine"]),
         ("swe-bench", "version", ["1"]),
         ("pypi", "base_commit", "pyflakes"),
         ("pypi", "base_commit", "pyflakes==../3"),

@@ -6,12 +6,14 @@ import importlib.util
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from repairs import FINISH, bash, call
 from test_repository_clone import git
 from test_repository_image import OF_THE_CORE, rootfs  # noqa: F401 - a fixture
 
+from prorl.client import ServiceError
 from prorl.testing.lab import Lab
 
 SECRET = "nobody_must_see_this"
@@ -42,9 +44,8 @@ def clone(tmp_path: Path) -> tuple[Path, str]:
     return tmp_path / "calc.git", base
 
 
-def test_a_local_clone(clone: tuple[Path, str], cache: Path) -> None:
-    location, base = clone
-    row = {
+def row_of(location: Path, base: str) -> dict[str, Any]:
+    return {
         "instance_id": "somebody__calc-1",
         "repo": "somebody/calc",
         "base_commit": base,
@@ -55,12 +56,31 @@ def test_a_local_clone(clone: tuple[Path, str], cache: Path) -> None:
         "source": {"type": "clone", "location": str(location)},
         "requirements": [],
     }
+
+
+def test_a_local_clone(clone: tuple[Path, str], cache: Path) -> None:
+    location, base = clone
+    row = row_of(location, base)
     replies = [bash("git log --all --format=%s; python -c 'import calc; print(calc.twice(2))'"), MEND, FINISH]
-    with Lab(replies, settings={"handlers": {"swe": {"cache": str(cache)}}}, max_context=65_536) as lab:
+    with Lab(replies, settings={"swe": {"cache": str(cache)}}, max_context=65_536) as lab:
         result = lab.rollout(row, domain="swe")
     assert (result.status, result.error, result.reward) == ("completed", None, 1.0), result.metrics
     assert "\nbase\n6\n" in result.trajectory.turns[2].text
     assert result.artifacts["files"] == ["calc.py"]
+
+
+def test_only_what_the_owner_allows_is_opened_for_a_row(clone: tuple[Path, str], cache: Path) -> None:
+    location, base = clone
+    owners = {"cache": str(cache), "sources": [str(location)]}
+    with Lab([MEND, FINISH], settings={"swe": owners}, max_context=65_536) as lab:
+        allowed = lab.rollout(row_of(location, base), domain="swe")
+        refused = lab.rollout(row_of(location.parent / "work", base), domain="swe")
+        with pytest.raises(ServiceError, match="unknown field 'sources'"):
+            lab.rollout(row_of(location, base), domain="swe", settings={"sources": None})
+    assert (allowed.error, allowed.reward) == (None, 1.0)
+    assert refused.error is not None
+    assert (refused.error.kind, refused.error.code, refused.error.stage) == ("task", "source_refused", "init")
+    assert refused.mask_sample
 
 
 def copy_program(root: Path, name: str) -> None:
@@ -90,8 +110,8 @@ def test_tests_that_lie_in_an_image_are_not_the_agents_to_see(rootfs, cache: Pat
     }
     look = f"grep -rl {SECRET} /r2e_tests /testbed /root 2>/dev/null; git log -p --all | grep -c {SECRET}"
     replies = [bash(f"{look}; pwd"), bash("echo 'value = 2' > code.py"), FINISH]
-    settings = {"cache": str(cache), "images": {"r2e-gym": str(root)}, "format": "r2e-gym"}
-    with Lab(replies, settings={"handlers": {"swe": settings}}, max_context=65_536) as lab:
+    handlers = {"swe": {"images": {"r2e-gym": str(root)}, "format": "r2e-gym"}}
+    with Lab(replies, settings={"handlers": handlers, "swe": {"cache": str(cache)}}, max_context=65_536) as lab:
         poor = lab.rollout(row, domain="swe")
         for name in ("awk", "find", "stat", "xargs"):
             copy_program(root, name)

@@ -10,7 +10,7 @@ from typing import Any
 from prorl.api import DemoRecord
 from prorl_swe.repository.cache import RepositoryCache
 from prorl_swe.rows import read_row
-from prorl_swe.settings import SweSettings
+from prorl_swe.settings import SweSettings, SweTable
 
 ISSUE = """\
 Augmented assignment that targets `print` crashes the checker
@@ -89,10 +89,10 @@ def ready() -> None:
     """Have the repository and the environment of its tests in the cache: some ten seconds, the first time."""
 
     async def prepare() -> None:
-        settings = SweSettings()
-        cache = RepositoryCache(settings.cache, max_gb=settings.cache_gb)
+        table = SweTable()
+        cache = RepositoryCache(table.cache, max_gb=table.cache_gb)
         try:
-            (await cache.prepare(read_row(ROW), settings.sandbox)).close()
+            (await cache.prepare(read_row(ROW), SweSettings().sandbox)).close()
         finally:
             await cache.close()
 

@@ -35,7 +35,7 @@ from prorl_swe.prompt import SYSTEM_PROMPT, describe
 from prorl_swe.repository.cache import CacheLease, RepositoryCache
 from prorl_swe.repository.prepared import Prepared
 from prorl_swe.rows import ImageSource, Instance, read_row
-from prorl_swe.settings import SweSettings
+from prorl_swe.settings import SweSettings, SweTable
 
 log = logging.getLogger("prorl_swe")
 PREPARATION_S = 60.0
@@ -56,7 +56,8 @@ class SweHandler(ToolAgentHandler):
 
     async def init(self, job: Job) -> InitOutput:
         settings = self.settings_of(job)
-        instance = await asyncio.to_thread(read_row, job.instance, settings.format, settings.images)
+        sources = job.services.table(SweTable).sources
+        instance = await asyncio.to_thread(read_row, job.instance, settings.format, settings.images, sources)
         began = time.monotonic()
         lease = await self._prepared(job, instance, settings)
         job.exit_stack.callback(lease.close)
@@ -118,12 +119,12 @@ class SweHandler(ToolAgentHandler):
             reason = patch.problem or "nothing was changed"
             return {"reward": 0.0, "resolved": False, "reason": reason, **_about(job)}
         with job.services.waiting():
-            await self._turn(settings).acquire()
+            await self._turn(job).acquire()
         try:
             grader = self._grader(job, settings)
             graded = await grader.grade(patch)
         finally:
-            self._turn(settings).release()
+            self._turn(job).release()
         job.metadata["seconds"] |= graded.seconds
         verdict, about = graded.verdict, _about(job)
         reward = fraction(verdict) if settings.reward == "fraction" else float(verdict.resolved)
@@ -157,15 +158,16 @@ class SweHandler(ToolAgentHandler):
 
         for _ in range(ATTEMPTS - 1):
             try:
-                return await self._cache(settings).prepare(instance, settings.sandbox, start=start)
+                return await self._cache(job).prepare(instance, settings.sandbox, start=start)
             except (SandboxFault, JobCancelled):
                 if mine or not isinstance(instance.source, ImageSource):
                     raise
-        return await self._cache(settings).prepare(instance, settings.sandbox, start=start)
+        return await self._cache(job).prepare(instance, settings.sandbox, start=start)
 
-    def _cache(self, settings: SweSettings) -> RepositoryCache:
+    def _cache(self, job: Job) -> RepositoryCache:
         if self._repositories is None:
-            self._repositories = RepositoryCache(settings.cache, max_gb=settings.cache_gb)
+            table = job.services.table(SweTable)
+            self._repositories = RepositoryCache(table.cache, max_gb=table.cache_gb)
         return self._repositories
 
     def _grader(self, job: Job, settings: SweSettings) -> Grader:
@@ -181,10 +183,10 @@ class SweHandler(ToolAgentHandler):
             tests_timeout=settings.tests_timeout_s,
         )
 
-    def _turn(self, settings: SweSettings) -> asyncio.Semaphore:
+    def _turn(self, job: Job) -> asyncio.Semaphore:
         """More suites at once than processors would run each other into their limits."""
         if self._at_once is None:
-            self._at_once = asyncio.Semaphore(settings.graders)
+            self._at_once = asyncio.Semaphore(job.services.table(SweTable).graders)
         return self._at_once
 
 

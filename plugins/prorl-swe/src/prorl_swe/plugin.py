@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from prorl.api import DemoRecord, HandlerRecord, hookimpl
+from prorl.api import DemoRecord, HandlerRecord, SettingsRecord, hookimpl
 from prorl_swe import demo
 from prorl_swe.handler import SweHandler
-from prorl_swe.settings import BUDGETS, SweSettings
+from prorl_swe.settings import BUDGETS, SweSettings, SweTable
 
 # `data_source` values of rows as SkyRL, rLLM and others wrap them, and the data sets' own names.
 DOMAINS = ("swe-bench", "swe-gym", "r2e-gym", "swe-smith", "swe-rebench")
@@ -32,6 +32,11 @@ def prorl_agent_handlers() -> list[HandlerRecord]:
             budgets=BUDGETS,
         )
     ]
+
+
+@hookimpl
+def prorl_settings() -> list[SettingsRecord]:
+    return [SettingsRecord(name="swe", type=SweTable, summary="where repositories may be, and the cache of them")]
 
 
 @hookimpl

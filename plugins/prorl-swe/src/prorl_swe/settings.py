@@ -1,4 +1,4 @@
-"""``[handlers.swe]`` in prorl.toml, and a swe job's ``settings``."""
+"""``[handlers.swe]`` in prorl.toml and a swe job's ``settings``; and ``[swe]``, which is the server's owner's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prorl.agent import AgentSettings
 from prorl.api.sandbox import Limits, SandboxSpec
 from prorl.wire import Budgets
 from prorl_swe.repository.prepared import WORKTREE
-from prorl_swe.rows import DEFAULT_IMAGE, Kind, KindSetting, check_images
+from prorl_swe.rows import DEFAULT_IMAGE, Kind, KindSetting, check_images, check_sources
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=604_800.0)]
@@ -21,7 +21,7 @@ BUDGETS = Budgets(init_s=1800.0, run_s=1800.0, eval_s=1800.0)
 
 
 class SweSettings(AgentSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The agent's settings (tools, turns, prompt, sandbox), the grader's, and the cache of repositories.
+    """The agent's settings (tools, turns, prompt, sandbox) and the grader's.
 
     ``format``: of the rows; ``auto`` goes by their fields.
     ``images``: where the images of rows are: a template for all kinds of rows, or one per kind
@@ -33,9 +33,6 @@ class SweSettings(AgentSettings, frozen=True, kw_only=True, forbid_unknown_field
     ``test_timeout_s``: the longest that one test may take, ``tests_timeout_s``: all of them.
     ``grader_runtime``: the grader's sandbox runtime by name; ``None``: as ``runtime``.
     ``grader_limits``: of the grader's sandbox; the image and all else are as the agent's, and it has no network.
-    ``graders``: suites of tests that the whole server runs at once. ``cache``: folder of the prepared repositories,
-    ``None``: in the user's cache. ``cache_gb``: what is not in use is removed from it, beyond that. All three are read
-    at the server's first job.
     """
 
     max_turns: Annotated[int, msgspec.Meta(ge=1)] = 50
@@ -50,9 +47,25 @@ class SweSettings(AgentSettings, frozen=True, kw_only=True, forbid_unknown_field
     tests_timeout_s: Seconds = 900.0
     grader_runtime: str | None = None
     grader_limits: Limits = LIMITS
-    graders: Count = 2
-    cache: str | None = None
-    cache_gb: Annotated[float, msgspec.Meta(gt=0.0, le=1_000_000.0)] = 20.0
 
     def __post_init__(self) -> None:
         check_images(self.images)
+
+
+class SweTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What concerns the server's machine; no request changes it.
+
+    ``sources``: what rows may name as their ``source``: folders, for clones and images below them, and beginnings of
+    images' names (``docker://ghcr.io/me``). ``None``: anything that the server can read.
+    ``cache``: folder of the prepared repositories, ``None``: in the user's cache. ``cache_gb``: what is not in use is
+    removed from it, beyond that.
+    ``graders``: suites of tests that the whole server runs at once.
+    """
+
+    sources: tuple[str, ...] | None = None
+    cache: str | None = None
+    cache_gb: Annotated[float, msgspec.Meta(gt=0.0, le=1_000_000.0)] = 20.0
+    graders: Count = 2
+
+    def __post_init__(self) -> None:
+        check_sources(self.sources or ())

@@ -183,7 +183,7 @@ class Store:
             raise self._fault(error) from error
 
     def _fault(self, error: OSError) -> SandboxFault:
-        what = f"repositories cannot be kept in the cache {self.folder} ([handlers.swe] cache): {error}"
+        what = f"repositories cannot be kept in the cache {self.folder} ([swe] cache): {error}"
         return SandboxFault(what, code="repository_cache")
 
     def _building(self, kind: Kind, key: str) -> Path:

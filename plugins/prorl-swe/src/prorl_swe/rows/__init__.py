@@ -1,5 +1,6 @@
 """Rows of public data sets, read and checked."""
 
+from prorl_swe.rows.allowed import check_sources
 from prorl_swe.rows.datasets import KindSetting, detect, read_row
 from prorl_swe.rows.images import DEFAULT_IMAGE, Images, check_images
 from prorl_swe.rows.instance import (
@@ -26,6 +27,7 @@ __all__ = [
     "SdistSource",
     "Source",
     "check_images",
+    "check_sources",
     "detect",
     "read_row",
 ]

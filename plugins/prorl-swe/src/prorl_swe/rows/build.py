@@ -19,9 +19,9 @@ from prorl_swe.rows.fields import (
     read_identifier,
     read_patch,
     read_repo,
+    read_requirements,
     read_tests,
     read_text,
-    read_texts,
 )
 from prorl_swe.rows.instance import CloneSource, ImageSource, Instance, Kind, Source
 from prorl_swe.rows.paths import patched_files, path_problem
@@ -96,7 +96,7 @@ def read_source(row: dict[str, Any], source: Source, commit: str) -> Source:
         return source
     if isinstance(source, ImageSource):
         raise bad("requirements", "must be left out where the repository comes in an image", row["requirements"])
-    return msgspec.structs.replace(source, requirements=read_texts("requirements", row["requirements"]))
+    return msgspec.structs.replace(source, requirements=read_requirements("requirements", row["requirements"]))
 
 
 def check_source(given: dict[str, Any], commit: str) -> Source:

@@ -7,10 +7,13 @@ and its data set's columns; R2E-Gym from ``r2egym.agenthub.runtime.docker``; the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
+import msgspec
+
 from prorl.api import TaskFault
+from prorl_swe.rows.allowed import allowed
 from prorl_swe.rows.fields import read_table
 from prorl_swe.rows.images import DEFAULT_IMAGE, Images
 from prorl_swe.rows.instance import Instance, Kind
@@ -23,10 +26,17 @@ KindSetting = Literal["auto"] | Kind
 OVERRIDES = ("source", "requirements", "test_command", "test_cmd")
 
 
-def read_row(row: dict[str, Any], kind: KindSetting = "auto", images: Images = DEFAULT_IMAGE) -> Instance:
-    """The task of a row. ``kind="auto"`` goes by the fields; ``images`` says where images are.
+def read_row(
+    row: dict[str, Any],
+    kind: KindSetting = "auto",
+    images: Images = DEFAULT_IMAGE,
+    sources: Sequence[str] | None = None,
+) -> Instance:
+    """The task of a row. ``kind="auto"`` goes by the fields; ``images`` says where images are, ``sources`` what a row
+    may name as its ``source`` (``None``: anything). Blocks, when there are ``sources``.
 
-    Raises ``TaskFault`` (``bad_row``) that names the field, and ``GraderFault`` (``no_tests``) for a row without tests.
+    Raises ``TaskFault`` (``bad_row``) that names the field, or (``source_refused``), and ``GraderFault`` (``no_tests``)
+    for a row without tests.
     """
     if "instance" in row and "FAIL_TO_PASS" not in row:
         row, source = unwrap(row)
@@ -34,7 +44,10 @@ def read_row(row: dict[str, Any], kind: KindSetting = "auto", images: Images = D
     found = detect(row) if kind == "auto" else kind
     if found not in READERS:
         raise TaskFault(f"{found!r:.80} is not a kind of row; they are {', '.join(get_args(Kind))}", code="bad_row")
-    return READERS[found](row, images)
+    instance = READERS[found](row, images)
+    if isinstance(row.get("source"), dict):  # else it is where `images` says, which is no word of the row's
+        instance = msgspec.structs.replace(instance, source=allowed(instance.source, sources))
+    return instance
 
 
 def unwrap(row: dict[str, Any]) -> tuple[dict[str, Any], Kind | None]:

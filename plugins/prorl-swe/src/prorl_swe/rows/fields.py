@@ -6,6 +6,8 @@ import json
 import re
 from typing import Any
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from prorl.api import GraderFault, TaskFault
 from prorl_swe.rows.paths import patched_files, path_problem
 
@@ -92,6 +94,19 @@ def read_texts(field: str, value: object, *, limit: int = 1000) -> tuple[str, ..
         if CONTROL.search(item):
             raise bad(where, "must be one line without control characters", item)
     return tuple(dict.fromkeys(decoded))
+
+
+def read_requirements(field: str, value: object) -> tuple[str, ...]:
+    """By name alone. An address or a path would have an installer read this machine's files, and run what it finds."""
+    texts = read_texts(field, value)
+    for index, text in enumerate(texts):
+        try:
+            plain = Requirement(text).url is None
+        except InvalidRequirement:
+            plain = False
+        if not plain:
+            raise bad(f"{field}[{index}]", "must be a requirement by name, without address, path or option", text)
+    return texts
 
 
 def read_tests(row: dict[str, Any], required: str, kept: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

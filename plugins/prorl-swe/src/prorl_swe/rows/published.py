@@ -82,7 +82,8 @@ def read_swe_rebench(row: dict[str, Any], images: Images) -> Instance:
         requirements = None
     elif isinstance(requirements, str):
         lines = (line.strip() for line in requirements.splitlines())
-        requirements = [line for line in lines if line and not line.startswith(("#", "-"))]
+        # An address was good on the machine where the list was frozen.
+        requirements = [line.partition(" @ ")[0] for line in lines if line and not line.startswith(("#", "-"))]
     row = {**row, "requirements": requirements}
     return from_image(row, "swe-rebench", images, suite)
 
