@@ -30,7 +30,7 @@ def said(value, kind):
     ("value", "kind", "place", "what"),
     [
         ({"instance": {}, "job_idd": "x"}, JobRequest, "job_idd", "unknown field `job_idd`; did you mean `job_id`?"),
-        ({"instance": {}, "budgets": {"x": 1}}, JobRequest, "budgets.x", "known: init_s, run_s, eval_s, total_s"),
+        ({"instance": {}, "budgets": {"x": 1}}, JobRequest, "budgets.x", "known: init_s, run_s, collect_s, eval_s"),
         ({"instance": {}, "sampling_params": {"top_p": 2}}, JobRequest, "sampling_params.top_p", "Expected `float` <="),
         ({"url": "localhost:8000"}, BackendSpec, "url", "must be written like http://host:port"),
         (

@@ -53,6 +53,42 @@ async def test_a_budget_is_the_requests_or_the_servers_or_the_domains(house, ask
     assert f"{used:g} s" in result.error.message
 
 
+async def test_what_a_cut_run_left_is_fetched_on_a_budget_of_its_own(house, until):
+    """The domain's own is used beyond the limit that cuts others' callbacks; the request's counts before it."""
+    fetching, go_on = [], asyncio.Event()
+
+    class Left(house.Echo):
+        grades_unfinished_runs = True
+
+        async def run(self, job):
+            await asyncio.Event().wait()
+
+        async def run_exception(self, job, exc):
+            fetching.append(job.id)
+            await go_on.wait()
+            return {"left": "a patch"}
+
+        async def eval(self, job):
+            return {"reward": float(job.run_output.get("left") == "a patch")}
+
+    own = HandlerRecord(name="own", factory=Left, summary="leaves much", budgets=Budgets(collect_s=600))
+    settings = PipelineSettings(callback_s=0.02, budgets=BudgetSettings(run_s=0.01, total_s=30))
+    async with house(Left, settings=settings, records=(own,)) as h:
+        patient = asyncio.create_task(h.run("own"))
+        await until(lambda: len(fetching) == 1)
+        cut = await h.run("left")  # began to fetch later, and was told that its time is up: the first one's is not
+        hasty = await h.run("own", budgets=Budgets(collect_s=0.03))
+        assert not patient.done()
+        go_on.set()
+        kept = await patient
+    for result, seconds in ((cut, 0.02), (hasty, 0.03)):
+        assert (result.status, result.reward) == ("timed_out", 0.0)
+        [note] = result.metrics["pipeline_notes"]
+        assert note == f"run_exception: BudgetExceeded: took longer than {seconds:g} s"
+    assert (kept.status, kept.reward, kept.metrics) == ("timed_out", 1.0, {})
+    assert kept.error.code == "run_budget"
+
+
 async def test_the_total_budget_counts_all_stages(house):
     class Slow(house.Echo):
         grades_unfinished_runs = True

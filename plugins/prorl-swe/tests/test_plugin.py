@@ -20,7 +20,7 @@ def test_the_record():
     assert isinstance(record.factory(), SweHandler)
     assert record.settings is SweSettings
     assert issubclass(SweSettings, AgentSettings)
-    assert (record.settings().max_turns, record.budgets.run_s) == (50, 1800)
+    assert (record.settings().max_turns, record.budgets.run_s, record.budgets.collect_s) == (50, 1800, 400)
     sources = ["swe-bench", "SWE-Gym/SWE-Gym", "princeton-nlp/SWE-bench_Verified", "NovaSky-AI/SkyRL-v0-293-data"]
     assert all(source in record.domains or source.startswith(record.prefixes) for source in sources)
 

@@ -105,13 +105,14 @@ class ToolAgentHandler(AgentHandler):
     async def collect(self, job: Job) -> dict[str, Any]:
         """What the agent leaves behind in its sandbox, for grading: added to ``job.run_output``. Called at the end of
         every run, also of one that was cut short (by its time, by a fault), while the sandbox is still there; after
-        such a run it has ``[pipeline] callback_s`` at the most. ``job.run_output["ended"]`` says how it ended.
+        such a run it has the job's ``Budgets.collect_s`` (``HandlerRecord(budgets=...)``; 10 s unless somebody says
+        otherwise). ``job.run_output["ended"]`` says how it ended.
 
         ::
 
             async def collect(self, job):
-                made = await job.runtime.act("bash", {"command": "cat answer.txt"}, timeout=10)
-                return {"file": made.output}
+                shown = await job.runtime.act("bash", {"command": "cat answer.txt"}, timeout=10)
+                return {"file": shown.output if shown.data.get("exit_code") == 0 else None}
         """
         return {}
 

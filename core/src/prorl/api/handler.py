@@ -48,7 +48,8 @@ class AgentHandler(ABC):
         return {}
 
     def run_exception(self, job: Job, exc: BaseException) -> Awaitable[Output] | Output:
-        """RUN failed: what to put into ``run_output`` (the work so far, for instance)."""
+        """RUN failed: what to put into ``run_output`` (the work so far, for instance). It may take the job's
+        ``Budgets.collect_s``."""
         return {}
 
     def eval_exception(self, job: Job, exc: BaseException) -> Awaitable[Output] | Output:

@@ -234,7 +234,7 @@ class Course:
         if name in handler.inherited:
             inherited: dict[str, Any] = method(live.job, *args)
             return inherited
-        limit = self._settings.callback_s
+        limit = live.collect_s if name == "run_exception" else self._settings.callback_s
         call = live.call = self._call(record, name)
         late = BudgetExceeded(f"took longer than {limit:g} s")
         timer = asyncio.get_running_loop().call_later(limit, call.interrupt, late)
@@ -289,7 +289,8 @@ class Course:
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _make_live(self, record: JobRecord) -> LiveJob:
-        timer = JobTimer(self._budgets(record))
+        budgets = self._budgets(record)
+        timer = JobTimer(budgets)
         timing = Timing()
         services = Services(self._house, record.events, timer, timing)
         job = Job(
@@ -300,7 +301,7 @@ class Course:
             services=services,
         )
         services.attach(job)
-        record.live = LiveJob(job, services, timer, timing)
+        record.live = LiveJob(job, services, timer, timing, collect_s=budgets.collect_s or self._settings.callback_s)
         return record.live
 
     def _budgets(self, record: JobRecord) -> Budgets:

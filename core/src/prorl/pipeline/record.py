@@ -29,12 +29,13 @@ from prorl.wire.results import JobState, JobView, RolloutResult, Status, Timing
 class LiveJob:
     """A job that is being worked on.
 
-    ``fault`` is the first that met it, ``notes`` go into the result's metrics, ``verdict`` is what ``final_result``
-    said, ``graded`` whether EVAL came to an end.
+    ``collect_s`` is what ``run_exception`` may take. ``fault`` is the first that met it, ``notes`` go into the result's
+    metrics, ``verdict`` is what ``final_result`` said, ``graded`` whether EVAL came to an end.
     """
 
     __slots__ = (
         "call",
+        "collect_s",
         "exit_stack",
         "fault",
         "fault_stage",
@@ -48,8 +49,9 @@ class LiveJob:
         "verdict",
     )
 
-    def __init__(self, job: Job, services: Services, timer: JobTimer, timing: Timing) -> None:
+    def __init__(self, job: Job, services: Services, timer: JobTimer, timing: Timing, *, collect_s: float) -> None:
         self.job = job
+        self.collect_s = collect_s
         self.exit_stack = job.exit_stack  # ours to close, whatever a handler makes of its job
         self.services = services
         self.timer = timer

@@ -14,13 +14,17 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
 
 class BudgetSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``[pipeline.budgets]``: seconds of work a job may use where its request does not say; what is unset here is the
-    domain's to say, and :data:`BUDGETS` otherwise."""
+    domain's to say, and :data:`BUDGETS` otherwise (``collect_s``: ``[pipeline] callback_s``)."""
 
     init_s: Annotated[
         Seconds | None, msgspec.Meta(description="work in INIT, in seconds; unset: the domain's own, else 600")
     ] = None
     run_s: Annotated[
         Seconds | None, msgspec.Meta(description="work in RUN, in seconds; unset: the domain's own, else 3600")
+    ] = None
+    collect_s: Annotated[
+        Seconds | None,
+        msgspec.Meta(description="fetching what a cut run left, in seconds; unset: the domain's own, else callback_s"),
     ] = None
     eval_s: Annotated[
         Seconds | None, msgspec.Meta(description="work in EVAL, in seconds; unset: the domain's own, else 900")
@@ -49,9 +53,12 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         float,
         msgspec.Meta(ge=0.0, le=600.0, description="how long a cancelled handler may tidy up before it is abandoned"),
     ] = 1.0
-    callback_s: Annotated[Seconds, msgspec.Meta(description="limit on each exception callback and on final_result")] = (
-        10.0
-    )
+    callback_s: Annotated[
+        Seconds,
+        msgspec.Meta(
+            description="limit on final_result and each exception callback (run_exception: unless collect_s is set)"
+        ),
+    ] = 10.0
     close_s: Annotated[Seconds, msgspec.Meta(description="limit on closing what a job owns")] = 10.0
     keep_results: Annotated[Count, msgspec.Meta(description="finished results kept, by count")] = 10_000
     keep_results_mb: Annotated[Count, msgspec.Meta(description="finished results kept, by size in MiB")] = 1024

@@ -31,11 +31,13 @@ STAGES: tuple[StageName, ...] = ("init", "run", "eval")
 class Budgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds of *work* a job may use, per stage and in total; ``None`` takes the server's default.
 
-    Time in a queue, and time while the LLM pool is paused for a weight update, is not counted.
+    Time in a queue, and time while the LLM pool is paused for a weight update, is not counted. ``collect_s`` is for
+    fetching what a run left behind that was cut short, by its time or a fault; it is beside ``run_s`` and ``total_s``.
     """
 
     init_s: Seconds | None = None
     run_s: Seconds | None = None
+    collect_s: Seconds | None = None
     eval_s: Seconds | None = None
     total_s: Seconds | None = None
 

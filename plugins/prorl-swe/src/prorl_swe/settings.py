@@ -16,8 +16,9 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=604_800.0)]
 # A suite of tests writes more, and needs more, than a shell does.
 LIMITS = Limits(memory_mb=4096, processes=1024, file_mb=1024, tmp_mb=1024)
-# The first rollout of a repository may have to make its environment, in INIT; a repair takes long.
-BUDGETS = Budgets(init_s=1800.0, run_s=1800.0, eval_s=1800.0)
+# The first rollout of a repository may have to make its environment, in INIT; a repair takes long. Taking the patch of
+# a run that was cut short has more than it allows itself (patches/take.py): a huge tree is judged as in any other run.
+BUDGETS = Budgets(init_s=1800.0, run_s=1800.0, collect_s=400.0, eval_s=1800.0)
 
 
 class SweSettings(AgentSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
