@@ -8,12 +8,19 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from prorl.api import ActionResult, Sandbox
+from prorl.sandbox.bubblewrap import Bubblewrap
 from prorl.sandbox.images.program import find_apptainer
 from prorl.sandbox.images.settings import ImageSettings
+from prorl.sandbox.inside import tree
+from prorl.sandbox.settings import SandboxSettings
 
 PROGRAMS = (
     *(
@@ -52,6 +59,7 @@ PROGRAMS = (
         "base64",
     ),
 )
+QUICKLY = ("--mksquashfs-args", "-comp zstd -Xcompression-level 1")
 NOT_COPIED = ("test", "tests", "site-packages", "dist-packages", "idlelib", "tkinter", "ensurepip", "__pycache__")
 DIRECTORIES = ("etc", "proc", "sys", "dev", "tmp", "run", "root", "home", "opt", "var", "usr/bin", "usr/lib")
 
@@ -133,3 +141,60 @@ def settings(tmp_path) -> ImageSettings:
     tmp = tmp_path / "tmp"
     tmp.mkdir()
     return ImageSettings(folder=str(tmp_path / "cache"), tmp=str(tmp))
+
+
+@pytest.fixture(scope="session")
+def sif(apptainer, rootfs, tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("sif") / "image.sif"
+    done = subprocess.run([apptainer, "build", *QUICKLY, made, rootfs], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+@pytest.fixture
+def make_bubblewrap(settings) -> Callable[..., Bubblewrap]:
+    """``make_bubblewrap("fuse")``: a runtime that gets at the files of a SIF in this way."""
+
+    def runtime(roots: str = "auto") -> Bubblewrap:
+        return Bubblewrap(SandboxSettings(images=msgspec.structs.replace(settings, roots=roots)))
+
+    return runtime
+
+
+@pytest.fixture(params=["folder", "fuse", "unpack"])
+async def where(request, make_bubblewrap, rootfs) -> tuple[Bubblewrap, str]:
+    """A runtime, and an image for it: a folder, a SIF that is mounted, a SIF that is unpacked."""
+    if request.param == "folder":
+        return make_bubblewrap(), str(rootfs)
+    runtime = make_bubblewrap(request.param)
+    reason = (await runtime.probe()).why_not.get("sif_mount")
+    if request.param == "fuse" and reason:
+        pytest.skip(reason)
+    if request.param == "unpack" and shutil.which("unsquashfs") is None:
+        pytest.skip("no unsquashfs")
+    return runtime, str(request.getfixturevalue("sif"))
+
+
+@pytest.fixture
+def say() -> Callable[[Sandbox, str], Awaitable[tuple[int, str]]]:
+    """``await say(sandbox, command)``: its exit status and what it printed."""
+
+    async def run(sandbox: Sandbox, command: str) -> tuple[int, str]:
+        result: ActionResult = await sandbox.act("bash", {"command": command}, timeout=60)
+        assert result.outcome == "ok", result
+        return result.data["exit_code"], result.output
+
+    return run
+
+
+@pytest.fixture
+def left() -> Callable[[], list[object]]:
+    """``left()``: our processes, mounts and mount points that are still there."""
+
+    def look() -> list[object]:
+        mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "prorl" in line]
+        points = list(Path(tempfile.gettempdir()).glob("prorl-root-*"))
+        mine = [point for point in points if point.stat().st_uid == os.geteuid()]
+        return [*tree.descendants(os.getpid()), *mounts, *mine]
+
+    return look
