@@ -69,6 +69,15 @@ def test_rows_become_scored_results(tmp_path, rows, rollout):
     assert "\x1b" not in out + err
 
 
+def test_verdicts_are_counted(rows, rollout):
+    given = [{"reward": 0.0, "reason": "another number", "n": n} for n in range(2)]
+    path = rows(*given, {"reward": 1.0, "reason": "equal"}, {"reward": 1.0})
+    _, out, _ = rollout(path)
+    assert "\nverdicts\n  2 x another number\n  1 x equal\n" in out
+    _, out, _ = rollout(path, "--json")
+    assert json.loads(out)["verdicts"] == {"another number": 2, "equal": 1}
+
+
 def test_what_of_the_errors_is_not_shown_is_counted(rows, rollout):
     _, out, _ = rollout(rows(*({"fail": f"{n} " + "x" * 400} for n in range(7))))
     assert out.count("  1 x task: play.run raised ValueError: ") == 5

@@ -46,7 +46,7 @@ def test_write_a_task_makes_a_working_package(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "4 passed" in done.stdout
 
 
 class Sums(ToolAgentHandler):

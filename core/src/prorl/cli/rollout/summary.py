@@ -23,6 +23,7 @@ class Summary:
 
     statuses: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[str] = field(default_factory=Counter)
     refused: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     fresh: int = 0
@@ -51,6 +52,8 @@ class Summary:
             self.resolved += result.resolved
         if result.error is not None:
             self.reasons[f"{result.error.kind}: {_short(result.error.message)}"] += 1
+        elif isinstance(verdict := result.metrics.get("reason"), str):
+            self.verdicts[_short(verdict)] += 1
         for stage in STAGES:
             timing = getattr(result.timing, stage)
             self.seconds[f"{stage} queued"] += timing.queued_s
@@ -94,6 +97,7 @@ class Summary:
             "mean_seconds": {name: spent / self.results for name, spent in self.seconds.items()}
             if self.results
             else {},
+            "verdicts": dict(self.verdicts),
             "reasons": dict(self.reasons),
             "refused": {reason: len(lines) for reason, lines in self.refused.items()},
         }
@@ -101,12 +105,8 @@ class Summary:
     def show(self, console: Console) -> None:
         if self.results or not self.refused:
             self._show_sums(console)
-        if self.reasons:
-            console.print("\n[bold]errors[/]")
-        for reason, count in self.reasons.most_common(_REASONS_SHOWN):
-            console.print(f"  {count} x {escape(reason)}")
-        if more := self.reasons.total() - sum(count for _, count in self.reasons.most_common(_REASONS_SHOWN)):
-            console.print(f"  and {more:,} more: `error` in each result says which")
+        _show_counts(console, "verdicts", self.verdicts, "metrics.reason")
+        _show_counts(console, "errors", self.reasons, "error")
         if self.refused:
             console.print("\n[bold]refused by the server[/]")
         for reason, lines in sorted(self.refused.items(), key=lambda each: -len(each[1]))[:_REASONS_SHOWN]:
@@ -140,6 +140,16 @@ class Summary:
 
     def _rate(self, amount: int) -> float:
         return amount / self.wall_s if self.wall_s > 0 else 0.0
+
+
+def _show_counts(console: Console, title: str, counts: Counter[str], where: str) -> None:
+    shown = counts.most_common(_REASONS_SHOWN)
+    if shown:
+        console.print(f"\n[bold]{title}[/]")
+    for reason, count in shown:
+        console.print(f"  {count} x {escape(reason)}")
+    if more := counts.total() - sum(count for _, count in shown):
+        console.print(f"  and {more:,} more: `{where}` in each result says which")
 
 
 def _short(message: str) -> str:

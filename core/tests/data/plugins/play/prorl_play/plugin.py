@@ -24,8 +24,8 @@ def is_open(gate: str | None) -> bool:
 
 
 class Play(AgentHandler):
-    """Row fields: ``reward``; ``fail``, a message; ``log``, a file: one line per run; ``gate``, a file to wait for;
-    ``ask``, a question to the model."""
+    """Row fields: ``reward``, ``reason``; ``fail``, a message; ``log``, a file: one line per run; ``gate``, a file to
+    wait for; ``ask``, a question to the model."""
 
     async def init(self, job):
         return None, {}, {}
@@ -46,7 +46,7 @@ class Play(AgentHandler):
 
     async def eval(self, job):
         reward = job.instance.get("reward", 0.0) + job.settings.bonus
-        return {"reward": reward, "resolved": reward >= 1.0}
+        return {"reward": reward, "resolved": reward >= 1.0, "reason": job.instance.get("reason")}
 
 
 @hookimpl
