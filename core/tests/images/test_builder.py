@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from prorl.api import ConfigError, SandboxFault
+from prorl.host import locks
 from prorl.sandbox.images import builder as builder_module
-from prorl.sandbox.images import locks
 from prorl.sandbox.images.builder import BuildEvent, SingularityRuntimeBuilder
 from prorl.sandbox.images.recipe import Recipe
 from prorl.sandbox.inside import tree

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prorl.api import SandboxFault
-from prorl.sandbox.images import locks
+from prorl.host import locks
 from prorl.sandbox.images.cache import Built, ImageCache
 
 MIB = 1 << 20

@@ -24,6 +24,7 @@ import msgspec
 
 from prorl.api.errors import SandboxFault
 from prorl.api.sandbox import Probe, SandboxSpec
+from prorl.host.run import to_its_end
 from prorl.sandbox import apptainer_probe, host, journal, leases, limits, seccomp
 from prorl.sandbox.apptainer_command import Root, command, environment, hosts_own
 from prorl.sandbox.apptainer_container import Container, end_left
@@ -32,7 +33,6 @@ from prorl.sandbox.channel import Channel
 from prorl.sandbox.images.program import require_apptainer
 from prorl.sandbox.images.resolve import Images
 from prorl.sandbox.images.roots import Roots
-from prorl.sandbox.images.run import to_its_end
 from prorl.sandbox.inside import frames
 from prorl.sandbox.process import Spawner
 from prorl.sandbox.served import ServedSandbox, connect, start_or_undo

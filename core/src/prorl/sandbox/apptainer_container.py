@@ -16,9 +16,9 @@ from pathlib import Path
 
 from prorl.api.errors import SandboxFault
 from prorl.api.sandbox import SandboxSpec
+from prorl.host.remove import remove_tree
 from prorl.sandbox import journal, leases, limits, sessions
 from prorl.sandbox.apptainer_layer import PREFIX, Layer
-from prorl.sandbox.images.remove import remove_tree
 from prorl.sandbox.images.resolve import Lease as ImageLease
 from prorl.sandbox.images.roots import Root as ImageRoot
 from prorl.sandbox.inside import tree

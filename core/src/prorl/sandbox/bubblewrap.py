@@ -32,12 +32,12 @@ import msgspec
 
 from prorl.api.errors import SandboxFault
 from prorl.api.sandbox import Limits, Probe, SandboxSpec
+from prorl.host.run import to_its_end
 from prorl.sandbox import host, seccomp
 from prorl.sandbox.binds import check_binds, own_folders
 from prorl.sandbox.images import view
 from prorl.sandbox.images.resolve import Images
 from prorl.sandbox.images.roots import Root, Roots
-from prorl.sandbox.images.run import to_its_end
 from prorl.sandbox.inside import frames, tree
 from prorl.sandbox.mends import explain
 from prorl.sandbox.process import Child, Spawner, kill_and_wait, readable

@@ -22,10 +22,10 @@ import msgspec
 
 from prorl.api.errors import SandboxFault
 from prorl.api.sandbox import Bind, Probe, SandboxSpec
+from prorl.host.run import to_its_end
 from prorl.sandbox import host
 from prorl.sandbox.binds import check_binds, copy_folder
 from prorl.sandbox.channel import Token
-from prorl.sandbox.images.run import to_its_end
 from prorl.sandbox.inside import frames, tree
 from prorl.sandbox.process import Child, Spawner
 from prorl.sandbox.served import ServedSandbox, connect, start_or_undo

@@ -14,11 +14,13 @@ from typing import Literal
 import msgspec
 
 from prorl.api.errors import ConfigError, SandboxFault
-from prorl.sandbox.images import locks, program, recipe, stamp
+from prorl.host import locks
+from prorl.host.remove import remove_tree
+from prorl.host.run import run
+from prorl.sandbox.images import program, recipe, stamp
 from prorl.sandbox.images.cache import Built, ImageCache
+from prorl.sandbox.images.program import environment
 from prorl.sandbox.images.recipe import CacheMode, Recipe
-from prorl.sandbox.images.remove import remove_tree
-from prorl.sandbox.images.run import environment, run
 from prorl.sandbox.images.settings import ImageSettings
 from prorl.sandbox.images.sif import find_squashfs
 

@@ -23,10 +23,10 @@ from pathlib import Path
 import msgspec
 
 from prorl.api.errors import SandboxFault
-from prorl.sandbox.images import locks
-from prorl.sandbox.images.oldest import remove_oldest
+from prorl.host import locks
+from prorl.host.oldest import remove_oldest
+from prorl.host.remove import remove_tree
 from prorl.sandbox.images.recipe import CacheMode
-from prorl.sandbox.images.remove import remove_tree
 
 
 class Built(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from prorl.api.errors import SandboxFault
@@ -15,6 +16,11 @@ MISSING = (
     "or name a rootfs folder or a .sif instead"
 )
 CAP_LAST = Path("/proc/sys/kernel/cap_last_cap")
+PASSED_ON = (
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
+)
+PASSED_ON_FROM = ("APPTAINER_", "SINGULARITY_")
 
 
 def find_apptainer(configured: str | None = None) -> str | None:
@@ -30,6 +36,12 @@ def require_apptainer(configured: str | None = None) -> str:
     if found is None or not os.access(found, os.X_OK):
         raise SandboxFault(MISSING if found is None else f"{found} is not a program that can be run", code="missing")
     return found
+
+
+def environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """What building needs of the server's environment: where programs and credentials are, proxies; nothing else."""
+    kept = {name: value for name, value in os.environ.items() if name in PASSED_ON or name.startswith(PASSED_ON_FROM)}
+    return {"PATH": os.defpath, **kept, **extra}
 
 
 def build_prefix() -> list[str]:

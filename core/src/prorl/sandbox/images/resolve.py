@@ -11,7 +11,8 @@ from typing import Literal, Self
 import msgspec
 
 from prorl.api.errors import ConfigError, SandboxFault
-from prorl.sandbox.images import locks, stamp
+from prorl.host import locks
+from prorl.sandbox.images import stamp
 from prorl.sandbox.images.builder import DOCKER, OnEvent, SingularityRuntimeBuilder
 from prorl.sandbox.images.cache import touch
 from prorl.sandbox.images.recipe import SCHEME, Recipe

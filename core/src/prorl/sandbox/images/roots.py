@@ -18,11 +18,12 @@ from pathlib import Path
 import msgspec
 
 from prorl.api.errors import SandboxFault
-from prorl.sandbox.images import locks
+from prorl.host import locks
+from prorl.host.remove import remove_tree
+from prorl.host.run import Guarded, run, to_its_end
 from prorl.sandbox.images.cache import ImageCache, touch
-from prorl.sandbox.images.remove import remove_tree
+from prorl.sandbox.images.program import environment
 from prorl.sandbox.images.resolve import Lease
-from prorl.sandbox.images.run import Guarded, environment, run, to_its_end
 from prorl.sandbox.images.settings import ImageSettings
 from prorl.sandbox.images.sif import find_squashfs
 from prorl.sandbox.inside import tree

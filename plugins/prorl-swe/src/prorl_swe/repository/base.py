@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from prorl.api.errors import TaskFault
-from prorl.sandbox.images.remove import remove_tree
+from prorl.host.remove import remove_tree
 from prorl_swe.repository.git import WHEN, Git, GitError
 
 TREE = "tree"

@@ -22,7 +22,6 @@ import msgspec
 
 from prorl.api.errors import SandboxFault
 from prorl.api.sandbox import Bind, SandboxSpec
-from prorl.sandbox import host
 from prorl_swe.repository import base, clone, environment, image, sdist
 from prorl_swe.repository.git import find_git, inside_environment
 from prorl_swe.repository.prepared import PRISTINE_GIT, WORKTREE, Prepared
@@ -113,9 +112,9 @@ class RepositoryCache:
 
 def _on_the_hosts_python(sandbox: SandboxSpec, found: base.Base, base_folder: Path, env_folder: Path) -> Prepared:
     # Shown already, unless [sandbox] python names another interpreter than the server's.
-    _, prefixes = host.interpreter(None)
+    python = sys.base_prefix
     binds = (
-        *(Bind(source=prefix, target=prefix) for prefix in prefixes if Path(sys.base_prefix).is_relative_to(prefix)),
+        *([] if Path(python).is_relative_to("/usr") else [Bind(source=python, target=python)]),
         *_shown(base_folder, WORKTREE),
         Bind(source=str(env_folder / environment.VENV), target=environment.AT),
         Bind(source=str(base_folder / base.PROJECT), target=environment.PROJECT_AT),

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from prorl.api.errors import TaskFault
-from prorl.sandbox.images.remove import remove_tree
+from prorl.host.remove import remove_tree
 from prorl_swe.repository import base, project
 from prorl_swe.repository.git import Git, GitError
 from prorl_swe.rows.instance import CloneSource, Instance

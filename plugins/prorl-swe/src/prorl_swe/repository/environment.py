@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from prorl.api.errors import SandboxFault
-from prorl.sandbox.images.run import Finished, run
+from prorl.host.run import Finished, run
 from prorl_swe.repository.base import open_up
 from prorl_swe.repository.pipsettings import PipSettings
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from prorl.api.errors import SandboxFault
-from prorl.sandbox.images.run import run
+from prorl.host.run import run
 
 WHEN = 1_577_836_800  # 2020-01-01, of commits and of every file of a base
 TIMEOUT = 600.0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from prorl.api.errors import SandboxFault, TaskFault
 from prorl.api.sandbox import Bind, Limits, Sandbox, SandboxSpec
-from prorl.sandbox.images.remove import remove_tree
+from prorl.host.remove import remove_tree
 from prorl_swe.repository import base
 from prorl_swe.repository.clone import COMMIT, SCRATCH, fetch
 from prorl_swe.repository.git import Git, GitError

@@ -23,9 +23,9 @@ from typing import Literal, Self
 import msgspec
 
 from prorl.api.errors import SandboxFault
-from prorl.sandbox.images import locks
-from prorl.sandbox.images.oldest import remove_oldest
-from prorl.sandbox.images.remove import remove_tree
+from prorl.host import locks
+from prorl.host.oldest import remove_oldest
+from prorl.host.remove import remove_tree
 
 Kind = Literal["base", "env"]
 KINDS: tuple[Kind, ...] = ("base", "env")

@@ -2,7 +2,7 @@
 
 It starts a command, and when that ends, or the server closes its end of a pipe (as the kernel does for one that was
 killed), everything below it is killed, daemons that left their session too, and the paths it was given are removed. It
-keeps the locks it inherited until then, so that nobody takes over from a build that is still writing.
+keeps the locks it inherited until then, so that nobody takes over from one that is still writing.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from prorl.sandbox.images.remove import remove_tree
+from prorl.host.remove import remove_tree
 from prorl.sandbox.inside import confine, tree
 
-SOURCES = Path(__file__).parents[3]
-BOOT = f"import sys; sys.path.insert(0, {str(SOURCES)!r}); from prorl.sandbox.images.guard import main; main(sys.argv)"
+SOURCES = Path(__file__).parents[2]
+BOOT = f"import sys; sys.path.insert(0, {str(SOURCES)!r}); from prorl.host.guard import main; main(sys.argv)"
 REAP_WITHIN = 5.0
 
 

@@ -1,4 +1,4 @@
-"""Running a program of the host for the images' sake: guarded, bounded in time, its output line by line."""
+"""Running a program of the host: guarded, bounded in time, its output line by line."""
 
 from __future__ import annotations
 
@@ -12,16 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from prorl.sandbox.images import guard
+from prorl.host import guard
 
 T = TypeVar("T")
 MAX_LINE = 64 * 1024
 KEPT_LINES = 40
-PASSED_ON = (
-    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR"),
-    *("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
-)
-PASSED_ON_FROM = ("APPTAINER_", "SINGULARITY_")
 
 
 class Finished:
@@ -30,12 +25,6 @@ class Finished:
     def __init__(self, code: int, tail: Sequence[str]) -> None:
         self.code = code
         self.tail = "\n".join(tail)
-
-
-def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """What building needs of the server's environment: where programs and credentials are, proxies; nothing else."""
-    kept = {name: value for name, value in os.environ.items() if name in PASSED_ON or name.startswith(PASSED_ON_FROM)}
-    return {"PATH": os.defpath, **kept, **extra}
 
 
 class Guarded:
@@ -128,7 +117,7 @@ async def run(
                     file.write(raw)
                     file.flush()
                 line = raw.decode("utf-8", "replace").rstrip()
-                with contextlib.suppress(RuntimeError):  # the loop has ended; so will the build
+                with contextlib.suppress(RuntimeError):  # the loop has ended; so will the program
                     loop.call_soon_threadsafe(take, line)
 
     def follow() -> int:
