@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import secrets
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx
@@ -34,10 +37,10 @@ from prorl_nemo_rl.agent import ProrlAgent, ProrlAgentConfig
 TEMPERATURE = 0.7  # the trainer's: the engine refuses others
 
 
-def agent(scene: Any, **rollouts: Any) -> ProrlAgent:
+def agent(scene: Any, *, base_url: object = None, model: str = "policy", **rollouts: Any) -> ProrlAgent:
     """As Gym's ``run_webserver`` makes it from its global config."""
-    model = {"entrypoint": "app.py", "base_url": [scene.base_url], "api_key": "dummy_key", "model": "policy"}
-    config = {"policy_model": {"responses_api_models": {"vllm_model": model}}}
+    policy = {"entrypoint": "app.py", "base_url": base_url or [scene.base_url], "api_key": "none", "model": model}
+    config = {"policy_model": {"responses_api_models": {"vllm_model": policy}}}
     return ProrlAgent(
         config=ProrlAgentConfig(
             name="prorl_agent",
@@ -71,6 +74,14 @@ def served(server: ProrlAgent) -> Iterator[httpx.Client]:
         finally:
             uvicorn_server.should_exit = True
             thread.join()
+
+
+def hang_up(gym: httpx.Client, row: dict[str, Any], *, when: Callable[[], None]) -> None:
+    """Ask for a rollout, and close the connection after ``when`` has returned."""
+    asking = HTTPConnection(str(gym.base_url.host), gym.base_url.port)
+    asking.request("POST", "/run", json.dumps(row), {"content-type": "application/json"})
+    when()
+    asking.close()
 
 
 def test_a_rollout_with_a_tool(setting, make_row):
@@ -131,6 +142,45 @@ def test_a_broken_sandbox_is_tried_again_and_then_masked(setting, make_row, brok
     assert (found["rollout"]["masked_because"] or "").endswith("no room" if masked else "")
 
 
+def test_a_plain_vllm_behind_gym_alone(setting, make_row):
+    scene = setting()
+    with (
+        ScriptedEngine(lambda _: "It is 42.") as vllm,
+        served(agent(scene, base_url=f"{vllm.url}/v1", model=vllm.model, dialect=None, tokenizer=None)) as gym,
+    ):
+        found = gym.post("/run", json=make_row()).json()
+        (asked,) = vllm.requests
+    assert check_answer(found) == []
+    assert (found["reward"], found["instance_config"]) == (1.0, {"mask_sample": False})
+    assert found["response"]["output"][-1]["prompt_token_ids"] == asked.prompt_ids
+    assert scene.engine.requests == []
+
+
+def test_every_engine_of_the_policys_is_used(setting, make_row, until):
+    scene = setting()
+    with ScriptedEngine(lambda _: "It is 42.", speech=NemoRlSpeech(temperature=TEMPERATURE)) as second:
+        engines, urls = (scene.engine, second), [scene.base_url, f"{second.url}/v1"]
+        for engine in engines:
+            engine.hold()
+        with served(agent(scene, base_url=urls)) as gym, ThreadPoolExecutor(4) as pool:
+            asked = [pool.submit(gym.post, "/run", json=make_row()) for _ in range(4)]
+            until(lambda: all(engine.in_flight for engine in engines))
+            for engine in engines:
+                engine.let_go()
+            assert [each.result().json()["reward"] for each in asked] == [1.0] * 4
+
+
+def test_a_result_that_lacks_the_servers_signature_is_masked(setting, make_row, tmp_path):
+    """The server has no key here: whoever asks for signatures takes nothing from it."""
+    key = tmp_path / "key"
+    key.write_text(secrets.token_hex())
+    with served(agent(setting(), key_file=str(key))) as gym:
+        found = gym.post("/run", json=make_row()).json()
+    assert check_answer(found) == []
+    assert found["instance_config"] == {"mask_sample": True}
+    assert "is not signed" in found["rollout"]["masked_because"]
+
+
 def test_a_row_that_is_no_job_says_what_it_lacks(setting, make_row):
     row = make_row()
     with served(agent(setting())) as gym:
@@ -138,7 +188,7 @@ def test_a_row_that_is_no_job_says_what_it_lacks(setting, make_row):
         hot = gym.post("/run", json={**row, "responses_create_params": {"input": [], "temperature": -1.0}})
         stranger = gym.post("/run", json={**row, "domain": "unheard-of"})
         assert (gym.post("/v1/responses", json={"input": []})).status_code == 501
-    assert (nothing.status_code, '"instance"' in nothing.json()["detail"]) == (422, True)
+    assert (nothing.status_code, "$.instance" in nothing.json()["detail"]) == (422, True)
     assert (hot.status_code, "temperature" in hot.json()["detail"]) == (422, True)
     assert (stranger.status_code, "unheard-of" in stranger.json()["detail"]) == (404, True)
 
@@ -147,10 +197,9 @@ def test_who_hangs_up_cancels(setting, make_row, until):
     scene = setting()
     scene.engine.hold()
     with served(agent(scene)) as gym:
-        with pytest.raises(httpx.ReadTimeout):
-            gym.post("/run", json=make_row(), timeout=2.0)
+        hang_up(gym, make_row(), when=lambda: until(lambda: scene.engine.in_flight == 1))
         until(lambda: scene.engine.aborted == 1)
-    until(lambda: scene.lab.client.status().stages["run"].busy == 0)
+        until(lambda: scene.lab.client.status().stages["run"].busy == 0)
 
 
 def test_a_row_that_is_sent_again_is_a_rollout_anew(setting, make_row, until):
@@ -158,8 +207,7 @@ def test_a_row_that_is_sent_again_is_a_rollout_anew(setting, make_row, until):
     scene = setting()
     scene.engine.hold()
     with served(agent(scene)) as gym:
-        with pytest.raises(httpx.ReadTimeout):
-            gym.post("/run", json=make_row(), timeout=2.0)
+        hang_up(gym, make_row(), when=lambda: until(lambda: scene.engine.in_flight == 1))
         until(lambda: scene.engine.aborted == 1)
         scene.engine.let_go()
         assert gym.post("/run", json=make_row()).json()["reward"] == 1.0

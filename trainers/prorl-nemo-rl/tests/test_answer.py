@@ -131,9 +131,10 @@ def test_a_call_that_was_understood_is_a_call_and_thinking_is_apart():
     assert flags == [(False, False), (False, True)]
 
 
-def test_a_call_that_was_not_understood_shows():
+@pytest.mark.parametrize("text", ["<tool_call>{", "{}</tool_call>", "<function_call>f(", "f()</function_call>"])
+def test_a_call_that_was_not_understood_shows(text):
     broken = [ToolCall(name="", error="no JSON")]
-    turns = [turn("prompt", 0, 1), turn("assistant", 1, 2, text="<tool_call>{", tool_calls=broken)]
+    turns = [turn("prompt", 0, 1), turn("assistant", 1, 2, text=text, tool_calls=broken)]
     _, log = of(finished([segment([0, 1])], turns))
     assert log[1]["is_invalid_tool_call"] is True
 

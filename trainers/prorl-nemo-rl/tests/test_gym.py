@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -94,11 +95,14 @@ def test_gym_starts_the_agent_and_collects_rollouts(setting, make_row, folder, u
         finally:
             members = psutil.Process(servers.pid).children(recursive=True) if servers.poll() is None else []
             servers.send_signal(signal.SIGINT)
-            servers.wait(60)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                servers.wait(60)
             _, alive = psutil.wait_procs(members, timeout=10)
             for process in alive:  # Gym interrupts the shells that it started, not what runs in them
                 process.kill()
             psutil.wait_procs(alive, timeout=10)
+            servers.kill()
+            servers.wait()
     assert collected.returncode == 0, collected.stderr[-4000:] + log.read_text()[-4000:]
     found = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
     assert [each["reward"] for each in found] == [1.0] * 4

@@ -22,6 +22,9 @@ from prorl_nemo_rl.settings import RolloutSettings
 
 Row = dict[str, Any]
 Result = dict[str, Any]
+# What NeMo RL takes for a call that was not understood, and for thinking that got into the answer.
+_CALL_TAGS = ("<tool_call>", "</tool_call>", "<function_call>", "</function_call>")
+_THINKING_TAGS = ("<think>", "</think>")
 
 
 class _Environment:
@@ -32,9 +35,6 @@ class _Environment:
         settings = msgspec.convert(config["rollouts"], RolloutSettings)
         self._rollouts = Rollouts(settings, model=config["model_name"], base_urls=list(config["base_urls"]))
         self._open: asyncio.Future[Rollouts] | None = None
-
-    async def set_tokenizer(self, tokenizer: Any) -> None:
-        """Tokens need none: they come from the engine."""
 
     async def health_check(self) -> bool:
         return True
@@ -119,8 +119,8 @@ def result_of(found: dict[str, Any]) -> Result:
             "content": "",
             "token_ids": ids,
             "generation_logprobs": item.pop("generation_log_probs"),
-            "is_invalid_tool_call": any("<tool_call>" in text for text in texts),
-            "has_malformed_thinking": any("<think>" in text or "</think>" in text for text in texts),
+            "is_invalid_tool_call": any(tag in text for text in texts for tag in _CALL_TAGS),
+            "has_malformed_thinking": any(tag in text for text in texts for tag in _THINKING_TAGS),
         }
         log += [{"role": "user", "content": "", "token_ids": prompt[seen:]}, reply]
         seen = len(prompt) + len(ids)

@@ -20,6 +20,7 @@ from prorl.client import Sample, Tried
 from prorl.wire.trajectory import Turn
 
 Item = dict[str, Any]
+_TOLD = ("job_id", "group_id", "status", "error", "policy_versions", "server")
 _STAND_IN = {"prompt_token_ids": [0], "generation_token_ids": [0], "generation_log_probs": [0.0]}
 
 
@@ -32,9 +33,19 @@ def answer(row: dict[str, Any], tried: Tried) -> dict[str, Any]:
     if masked:
         items.append(_message("", len(trajectory.turns), status="incomplete") | _STAND_IN)
     sampled = [sum(segment.loss_mask) for segment in trajectory.segments]
+    asked = {"input": [], **(row.get("responses_create_params") or {})}
     return {
-        "responses_create_params": {"input": [], **(row.get("responses_create_params") or {})},
-        "response": _response(result.job_id, trajectory.model or "policy", items, row),
+        "responses_create_params": asked,
+        "response": {
+            "id": result.job_id,
+            "created_at": 0,
+            "object": "response",
+            "model": trajectory.model or "policy",
+            "output": items,
+            "parallel_tool_calls": asked.get("parallel_tool_calls", True),
+            "tool_choice": asked.get("tool_choice", "auto"),
+            "tools": asked.get("tools", []),
+        },
         "reward": 0.0 if masked else result.reward,
         "instance_config": {"mask_sample": masked},
         "resolved": result.resolved,
@@ -46,13 +57,8 @@ def answer(row: dict[str, Any], tried: Tried) -> dict[str, Any]:
         "total_s": result.timing.total_s,
         **{f"metric_{name}": value for name, value in result.metrics.items() if isinstance(value, int | float)},
         "rollout": {
-            "job_id": result.job_id,
-            "group_id": result.group_id,
-            "status": result.status,
-            "error": msgspec.to_builtins(result.error),
+            **{name: msgspec.to_builtins(getattr(result, name)) for name in _TOLD},
             "masked_because": str(tried.untrainable) if masked else None,
-            "policy_versions": result.policy_versions,
-            "server": result.server,
         },
     }
 
@@ -125,17 +131,3 @@ def _reply(turn: Turn, number: int) -> list[Item]:
 def _message(text: str, number: int, *, status: str) -> Item:
     content = [{"type": "output_text", "text": text, "annotations": []}]
     return {"type": "message", "id": f"msg_{number}", "role": "assistant", "status": status, "content": content}
-
-
-def _response(job_id: str, model: str, items: list[Item], row: dict[str, Any]) -> Item:
-    params = row.get("responses_create_params") or {}
-    return {
-        "id": job_id,
-        "created_at": 0,
-        "object": "response",
-        "model": model,
-        "output": items,
-        "parallel_tool_calls": params.get("parallel_tool_calls", True),
-        "tool_choice": params.get("tool_choice", "auto"),
-        "tools": params.get("tools", []),
-    }

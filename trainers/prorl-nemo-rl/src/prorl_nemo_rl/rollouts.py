@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import logging
 import uuid
 from collections.abc import Sequence
 from typing import Any, Self
 
-from prorl.client import Fleet, ServiceError, try_for_samples
-from prorl.wire.backends import BackendSpec
+from prorl.client import Fleet, try_for_samples
 from prorl_nemo_rl.answer import answer
 from prorl_nemo_rl.rows import job_of
 from prorl_nemo_rl.settings import RolloutSettings
-
-log = logging.getLogger("prorl.nemo_rl")
 
 
 class Rollouts:
@@ -27,11 +22,11 @@ class Rollouts:
         self._backends = settings.backends(model, base_urls)
         self._fleet = Fleet(settings.servers)
         self._run_id = uuid.uuid4().hex[:8]
-        self._count = itertools.count(1)
 
     async def __aenter__(self) -> Self:
         await self._fleet.__aenter__()
-        self._registered = asyncio.gather(*(self._register(backend) for backend in self._backends))
+        wait_s = self._settings.engine_wait_s  # NeMo RL hands out its engines' addresses before they answer
+        self._registered = asyncio.gather(*(self._fleet.add_llm_server(each, wait_s=wait_s) for each in self._backends))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -43,16 +38,7 @@ class Rollouts:
         """One rollout, as NeMo RL wants it told (:mod:`prorl_nemo_rl.answer`); cancelling the call cancels it. Raises
         :class:`~prorl_nemo_rl.rows.BadRow`, and ``ClientError`` when the service refuses the job or an engine, or is
         not there; whatever else happens to a rollout is in its answer."""
-        request = job_of(row, self._settings, run_id=self._run_id, number=next(self._count))
+        request = job_of(row, self._settings, run_id=self._run_id)
         await asyncio.shield(self._registered)
         tried = await try_for_samples(self._fleet, request, attempts=self._settings.attempts, rules=self._rules)
         return await asyncio.to_thread(answer, row, tried)  # cumulative prompts are long
-
-    async def _register(self, backend: BackendSpec) -> None:
-        """NeMo RL hands out its engines' addresses before they answer."""
-        try:
-            await self._fleet.add_llm_server(backend, wait_s=self._settings.engine_wait_s)
-        except ServiceError as error:
-            log.error("%s cannot be registered: %s", backend.url, error)  # noqa: TRY400 - raised to callers
-            raise
-        log.info("%s is registered", backend.url)

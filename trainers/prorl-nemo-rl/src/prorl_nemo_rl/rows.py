@@ -21,17 +21,13 @@ class BadRow(ValueError):  # noqa: N818 - says what it is
     """The row cannot be a job; the message says why."""
 
 
-def job_of(row: dict[str, Any], settings: RolloutSettings, *, run_id: str, number: int) -> JobRequest:
-    """The ``number``-th job of this run. Raises :class:`BadRow`."""
-    instance = row.get("instance")
-    if not isinstance(instance, dict):
-        raise BadRow('the row has no "instance": it must hold the object that the task\'s handler takes')
+def job_of(row: dict[str, Any], settings: RolloutSettings, *, run_id: str) -> JobRequest:
+    """Raises :class:`BadRow`."""
     asked = row.get("responses_create_params") or {}
     sampling = {ours: asked[theirs] for ours, theirs in _SAMPLING.items() if asked.get(theirs) is not None}
     body = {
-        "instance": instance,
+        "instance": row.get("instance"),
         "domain": row.get("domain", settings.domain),
-        "job_id": f"{run_id}-{number}",
         "group_id": f"{run_id}-task{row[_TASK]}" if _TASK in row else None,
         "sampling_params": msgspec.to_builtins(settings.sampling_params) | sampling,
         "rendering": msgspec.to_builtins(settings.rendering),
