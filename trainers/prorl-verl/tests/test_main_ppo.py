@@ -8,14 +8,21 @@ model is kept.
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
+RECORDING = Path(__file__).parent / "cpu" / "recording.py"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 prorl_lookup = pytest.importorskip("prorl_lookup.train", reason="the task is core/examples/rl: pip install it")
+warmstart = pytest.importorskip("prorl_lookup.warmstart")
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +51,55 @@ def test_verl_learns(example, cache):
     assert record["left_registered"] == [], "the worker's gateway has said good-bye"
 
 
-def test_rollouts_outlive_a_step(example, cache):
-    """verl's colocated asynchronous trainer with our buffer and DAPO's filter: what a step leaves unfinished is used by
-    the next one, and says of which weights it is."""
-    more = ["trainer.v1.trainer_mode=colocate_async"]
-    record = example.train(seed=0, steps=6, cache=cache, stop_early=True, more=more)
-    print(*record["steps"], record["wall_s"], sep="\n")
-    assert len(record["steps"]) == 6
-    assert 0 < max(entry["lag"] for entry in record["steps"]) <= 8
-    for entry in record["steps"]:
-        assert entry["lag"] > 0 or entry["gap"] < 1e-4, "all of the step's own weights, and yet not the trainer's"
+def test_every_token_is_of_the_weights_it_names(example, cache, tmp_path, monkeypatch):
+    """verl's colocated asynchronous trainer with our buffer and DAPO's filter: what a step leaves unfinished, replies
+    in their midst among it, is used by the next one. verl keeps the weights of every version; each token's
+    log-probability is computed again, from the weights it names, and from those that were trained on it: what verl saw
+    the two differ by is what the update changed, and nothing else."""
+    monkeypatch.setenv("HF_ENGINE_TOKEN_S", "0.05")
+    steps, rows, kept = 6, tmp_path / "rows.jsonl", tmp_path / "kept"
+    more = [
+        "trainer.v1.trainer_mode=colocate_async",
+        f"trainer.v1.sampler.custom_sampler.path={RECORDING}",
+        f"+trainer.v1.sampler.sampler_kwargs.record={rows}",
+        "trainer.save_freq=1",
+        f"trainer.default_local_dir={kept}",
+        "actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]",
+    ]
+    record = example.train(seed=0, steps=steps, cache=cache, stop_early=True, more=more)
+    folders = [
+        warmstart.warm_model(cache),
+        *(kept / f"global_step_{step}" / "actor" / "huggingface" for step in range(1, steps)),
+    ]
+    weights = [AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for folder in folders]
+    of_named, of_trained = [0.0] * steps, [0.0] * steps
+    lags: Counter[int] = Counter()
+    resumed = 0
+    for row in map(json.loads, rows.read_text().splitlines()):
+        now, versions = row["step"] - 1, row["versions"]
+        assert [version != "" for version in versions] == [bool(bit) for bit in row["mask"]]
+        named = {int(version) for version in versions if version}
+        assert (row["oldest"], row["newest"]) == (min(named), max(named))
+        resumed += any(here and next_ and here != next_ for here, next_ in itertools.pairwise(versions))
+        scored = {version: logprobs_of(weights[version], row) for version in named | {now}}
+        for place, version in enumerate(versions):
+            if version:
+                lags[now - int(version)] += 1
+                sampled = row["logprobs"][place]
+                of_named[now] = max(of_named[now], abs(scored[int(version)][place] - sampled))
+                of_trained[now] = max(of_trained[now], abs(scored[now][place] - sampled))
+    print(*zip(record["steps"], of_named, of_trained, strict=True), lags, resumed, record["wall_s"], sep="\n")
+    assert max(of_named) < 1e-4
+    assert [entry["gap"] for entry in record["steps"]] == pytest.approx(of_trained, rel=1e-3, abs=1e-4)
+    assert max(of_trained) > 0.1, "new weights are others"
+    assert 0 < max(lags) <= 8
+    assert resumed > 0
     assert record["left_registered"] == []
+
+
+def logprobs_of(model: Any, row: dict[str, Any]) -> list[float]:
+    """Of the response's tokens."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([row["prompt"] + row["response"]])).logits[0, len(row["prompt"]) - 1 : -1]
+    logprobs: list[float] = logits.log_softmax(-1).gather(-1, torch.tensor(row["response"])[:, None])[:, 0].tolist()
+    return logprobs

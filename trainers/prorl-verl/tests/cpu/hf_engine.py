@@ -1,12 +1,15 @@
 """An engine for verl on a CPU: a Hugging Face model behind the calls that verl makes to its rollout servers.
 
 It stands where vLLM's server stands. Requests that have arrived are sampled together, token by token with a cache, from
-the raw softmax; ``abort_all_requests`` ends the replies under way with what they have, as vLLM's does.
+the raw softmax; ``abort_all_requests`` ends the replies under way with what they have, as vLLM's does. With
+``HF_ENGINE_TOKEN_S`` in the environment a token takes at least so many seconds, as those of larger models do.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from typing import Any
 
 import torch
@@ -22,6 +25,7 @@ class Request:
         self.stops = {eos, *params.get("stop_token_ids", ())}
         self.ids: list[int] = []
         self.logprobs: list[float] = []
+        self.version: int | None = None
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if (params.get("top_p", 1.0), params.get("top_k", -1)) != (1.0, -1):
             raise ValueError("this engine samples from the whole distribution only")
@@ -41,6 +45,7 @@ class HfEngine:
         self._eos = self.model.config.eos_token_id
         self._pad = self.model.config.pad_token_id
         self._max_batch = max_batch
+        self._token_s = float(os.environ.get("HF_ENGINE_TOKEN_S", "0"))
         self._generator = torch.Generator().manual_seed(seed)
         self._waiting: list[Request] = []
         self._aborting = False
@@ -63,7 +68,7 @@ class HfEngine:
             token_ids=request.ids,
             log_probs=request.logprobs,
             stop_reason="completed" if request.finished else "aborted",
-            extra_fields={"global_steps": self.global_steps},
+            extra_fields={"global_steps": request.version},
         )
 
     async def _sample_all(self) -> None:
@@ -71,9 +76,11 @@ class HfEngine:
         while self._waiting:
             batch, self._waiting = self._waiting[: self._max_batch], self._waiting[self._max_batch :]
             async with self._weights:
-                await asyncio.to_thread(self._sample, batch)
-            for request in batch:
-                request.done.set_result(None)
+                if not self._aborting:
+                    await asyncio.to_thread(self._sample, batch)
+                for request in batch:
+                    request.version = self.global_steps  # here: behind the lock the next weights may be waiting
+                    request.done.set_result(None)
 
     @torch.no_grad()
     def _sample(self, batch: list[Request]) -> None:
@@ -81,7 +88,8 @@ class HfEngine:
         ids = torch.tensor([[self._pad] * (width - len(r.prompt_ids)) + r.prompt_ids for r in batch])
         mask = torch.tensor([[0] * (width - len(r.prompt_ids)) + [1] * len(r.prompt_ids) for r in batch])
         cache, temperature = DynamicCache(), torch.tensor([[max(r.temperature, 1e-6)] for r in batch])
-        while not self._aborting:
+        while True:
+            time.sleep(self._token_s)
             places = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
             logits = self.model(input_ids=ids, attention_mask=mask, position_ids=places, past_key_values=cache).logits
             logprobs = torch.log_softmax(logits[:, -1].float() / temperature, dim=-1)
@@ -90,7 +98,7 @@ class HfEngine:
                 if not request.finished:
                     request.ids += token
                     request.logprobs.append(float(logprobs[batch.index(request), token[0]]))
-            if all(request.finished for request in batch):
+            if self._aborting or all(request.finished for request in batch):
                 return
             ids, mask = drawn, torch.cat([mask, torch.ones_like(drawn)], dim=1)
 
