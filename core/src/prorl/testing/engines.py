@@ -77,8 +77,11 @@ class LlamaEngine:
         params.kv_unified = False
         params.verbosity = 0
         params.cpuparams.n_threads = self._threads
-        with _quiet():
-            self._server = xllamacpp.Server(params)
+        try:
+            with _quiet():
+                self._server = xllamacpp.Server(params)
+        except RuntimeError as error:
+            raise ConfigError(f"llama.cpp does not start: is port {params.port} taken? ({error})") from error
         self.url = f"http://127.0.0.1:{params.port}"
         _await_health(self.url, deadline_s=120.0, alive=lambda: True)
         return self
@@ -247,12 +250,19 @@ def _quiet() -> Iterator[None]:
 
 def main() -> None:
     """``python -m prorl.testing.engines [PORT]``: the small model behind a port, until ^C."""
-    port = int(sys.argv[1]) if len(sys.argv) > 1 else 8000
-    with LlamaEngine(port=port, parallel=4, n_ctx=4096) as engine:  # room for the schemas of many tools
-        sys.stdout.write(f"SmolLM2-135M-Instruct at {engine.url}; stop it with ^C\n")
-        sys.stdout.flush()
-        with suppress(KeyboardInterrupt):
-            signal.pause()
+    port = sys.argv[1] if len(sys.argv) > 1 else "8000"
+    if not port.isdecimal():
+        sys.stderr.write(f"Error: {port!r} is no port: python -m prorl.testing.engines [PORT]\n")
+        sys.exit(2)
+    try:
+        with LlamaEngine(port=int(port), parallel=4, n_ctx=4096) as engine:  # room for the schemas of many tools
+            sys.stdout.write(f"SmolLM2-135M-Instruct at {engine.url}; stop it with ^C\n")
+            sys.stdout.flush()
+            with suppress(KeyboardInterrupt):
+                signal.pause()
+    except ConfigError as error:
+        sys.stderr.write(f"Error: {error}\n")
+        sys.exit(2)
 
 
 if __name__ == "__main__":
