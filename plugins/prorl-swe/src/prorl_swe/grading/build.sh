@@ -16,6 +16,7 @@ tests=$(cat "$OURS/tests.tree") agent=$(cat "$OURS/agent.tree")
 git diff-tree -r -z --raw --full-index --no-renames "$BASE^{tree}" "$agent" >"$OURS/agent.changed"
 git diff-tree -r -z --raw --full-index --no-renames "$BASE^{tree}" "$tests" >"$OURS/tests.changed"
 git ls-tree -r -z --full-tree "$tests" >"$OURS/tests.all"
+"$PYTHON" -I -c "$MODULES" "$WORKTREE" >"$OURS/modules" 2>/dev/null || : >"$OURS/modules" # it may be no Python at all
 mkdir -p "$OURS/settings"
 number=0
 while IFS= read -r -d '' path; do

@@ -35,14 +35,19 @@ MODULE = re.compile(r"\.(?:py|so|pyd|abi3\.so|cpython-[^.]*\.so)\Z")
 
 
 class Protection:
-    """``tested``: the paths that the test patch changes; ``files``: what is in the base with that patch."""
+    """``tested``: the paths that the test patch changes; ``files``: what is in the base with that patch; ``taken``:
+    what can be imported that is not the repository's (a plugin of pytest's, a library of the tests').
+    """
 
-    def __init__(self, instance: Instance, tested: Iterable[str], files: AbstractSet[str]) -> None:
+    def __init__(
+        self, instance: Instance, tested: Iterable[str], files: AbstractSet[str], taken: Iterable[str] = ()
+    ) -> None:
         self._tested = frozenset(tested)
         self._files = frozenset(test_files(instance)) | self._tested | frozenset(instance.test_files)
         self._folders = frozenset(filter(None, map(_test_folder, self._files)))
         self._above = frozenset(str(parent) for path in self._files for parent in PurePosixPath(path).parents) - {"."}
         self._there = files | {str(parent) for path in files for parent in PurePosixPath(path).parents}
+        self._taken = RUNNERS | sys.stdlib_module_names | frozenset(taken)
         self._roots = {"", "src", "lib", *(_import_root(path, files) for path in self._files)}
 
     def __call__(self, path: str) -> bool:
@@ -59,11 +64,11 @@ class Protection:
         return path in self._folders or self._shadows(parts)
 
     def _shadows(self, parts: list[str]) -> bool:
-        """Whether it would be imported in place of what runs the tests, and is not there already."""
+        """Whether it would be imported in place of what is somebody else's, and is not there already."""
         for count in range(len(parts)):
             if "/".join(parts[:count]) in self._roots:
                 name = parts[count] if count < len(parts) - 1 else MODULE.sub("", parts[count])
-                if name in RUNNERS or name in sys.stdlib_module_names:
+                if name in self._taken:
                     return "/".join(parts[: count + 1]) not in self._there
         return False
 
@@ -106,10 +111,12 @@ def test_settings(name: str, content: bytes | None) -> object:
     if content is None:
         return {}
     text = content.decode("utf-8")
+    if any(ord(character) < 32 and character not in "\t\n\r" for character in text):
+        raise ValueError("control characters")
     if name == "pyproject.toml":
         tool = tomllib.loads(text).get("tool", {})
         return {key: tool[key] for key in ("pytest", "coverage") if key in tool} if isinstance(tool, dict) else tool
     parser = configparser.RawConfigParser(strict=False, default_section="\0")
-    parser.read_string(text)
+    parser.read_string("\n".join(text.splitlines()))  # as pytest sees lines: more than a newline ends one
     wanted = [section for section in parser.sections() if "pytest" in section or section.startswith("coverage:")]
     return {section: dict(parser.items(section)) for section in wanted}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from prorl_swe.grading.logs import RANKS
 from prorl_swe.grading.verdict import Outcome, Report, Verdict
 from prorl_swe.inside.names import Wanted
@@ -38,6 +40,17 @@ def resolve(instance: Instance, report: Report) -> Verdict:
         p2p_broken=broken,
         reason="; ".join(reasons) or f"all {len(f2p)} F2P passed, all {len(p2p)} P2P kept",
     )
+
+
+def unexcused(report: Report, tests: Iterable[str], without_patch: Report) -> Report:
+    """A test is skipped, or expected to fail, only where it is so without the agent's patch too: else it has failed."""
+    outcomes = dict(report.outcomes)
+    for test in tests:
+        before = without_patch.outcomes.get(test)
+        expected = test in without_patch.marked or before in ("xfailed", "xpassed")
+        if not (before == "skipped" or expected if outcomes[test] == "skipped" else expected):
+            outcomes[test] = "failed"
+    return msgspec.structs.replace(report, outcomes=outcomes)
 
 
 def by_name(instance: Instance, report: Report) -> dict[str, Outcome]:

@@ -30,7 +30,9 @@ class LostError(Exception):
 
 
 class Said(msgspec.Struct, kw_only=True):
-    """The supervisor's report. ``ready``: what runs the tests has started; ``collected``: ids of the named tests."""
+    """The supervisor's report. ``ready``: what runs the tests has started; ``collected``: ids of the named tests;
+    ``marked``: those that were run and are expected to fail.
+    """
 
     outcomes: dict[str, Outcome]
     ready: bool
@@ -38,6 +40,7 @@ class Said(msgspec.Struct, kw_only=True):
     seconds: float
     log: str
     collected: tuple[str, ...] = ()
+    marked: tuple[str, ...] = ()
     tampering: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -23,32 +23,48 @@ MAX_LIST = 256 << 20
 NOTHING = "0" * 40
 NOT_APPLIED = "exit code 41"
 MAX_SETTINGS = 50
+# What the environment of the tests can import, beside the repository.
+MODULES = """
+import os, sys
+for folder in sys.path:
+    if os.path.isdir(folder) and not (folder + "/").startswith(sys.argv[1] + "/"):
+        print("\\n".join(name.split(".")[0] for name in os.listdir(folder)))
+print("\\n".join(sys.builtin_module_names))
+"""
+PLAIN = (b"100644", b"100755", b"000000")
+
+
+class UntestableError(Exception):
+    """There is no tree to be tested: by the patch (a name that no folder takes, more than fits), or by the sandbox."""
 
 
 class Built(msgspec.Struct, frozen=True, kw_only=True):
     """``rejected``: why the agent's patch does not apply. ``changed``: what of it is in the tree; ``files``: all that
-    was in the base with the test patch.
+    is in the tree; ``contents``: the ids, as git has them, of the Python files that the agent did not change.
     """
 
     rejected: str | None = None
     dropped: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     files: frozenset[str] = frozenset()
+    contents: dict[str, str] = {}
 
 
 async def build_tree(
     sandbox: Sandbox, instance: Instance, prepared: Prepared, patch: bytes, *, timeout: float
 ) -> Built:
-    """``timeout`` in seconds, for each step. Raises ``GraderFault`` where the grader is at fault."""
+    """``timeout`` in seconds, for each step. Raises :class:`UntestableError`, and ``GraderFault`` where the test patch
+    does not apply: that comes first, and the agent's patch has no part in it.
+    """
     folder = f"/tmp/.prorl-swe-{secrets.token_hex(8)}"  # noqa: S108 - the sandbox's own
     try:
         return await _Build(sandbox, instance, prepared, folder, timeout).run(patch)
     except ScriptError as error:
         if NOT_APPLIED in str(error):
             raise GraderFault(f"the test patch does not apply: {error}", code="test_patch") from error
-        raise GraderFault(f"the tree to be tested could not be made: {error}", code="environment") from error
+        raise UntestableError(str(error)) from error
     except TimeoutError as error:
-        raise GraderFault(f"the tree to be tested could not be made: {error}", code="environment") from error
+        raise UntestableError(str(error)) from error
 
 
 class _Build:
@@ -65,10 +81,11 @@ class _Build:
         rejected = await self._get("rejected", missing=True)
         if rejected is not None:
             return Built(rejected=rejected.decode("utf-8", "replace").strip())
-        changed = paths_of(await self._get("agent.changed"))
-        tested = paths_of(await self._get("tests.changed"))
+        changed = modes_of(await self._get("agent.changed"))
+        tested = modes_of(await self._get("tests.changed"))
         entries = dict(map(_entry, (await self._get("tests.all")).split(b"\0")[:-1]))
-        protects = Protection(self._instance, tested, entries.keys())
+        taken = os_text(await self._get("modules")).split()
+        protects = Protection(self._instance, tested, entries.keys(), taken)
         dropped = {path for path in changed if protects(path)} | await self._unlike_settings(changed)
         await self._put({"entries": index_lines({*dropped, *tested}, entries)})
         await self._script("grading/settle.sh")
@@ -76,22 +93,32 @@ class _Build:
             dropped=tuple(sorted(dropped)),
             changed=tuple(path for path in changed if path not in dropped and path not in tested),
             files=frozenset(entries) | set(changed),
+            contents={
+                path: entry.split(b" ")[1].decode()
+                for path, entry in entries.items()
+                if path.endswith(".py") and entry.startswith(b"100") and (path not in changed or path in dropped)
+            },
         )
 
-    async def _unlike_settings(self, changed: list[str]) -> set[str]:
+    async def _unlike_settings(self, changed: dict[str, bytes]) -> set[str]:
         found = set()
         mine = [path for path in changed if path.rpartition("/")[2] in ("setup.cfg", "pyproject.toml")]
         for number, path in enumerate(mine):
             ours, theirs = f"settings/{number}.tests", f"settings/{number}.agent"
-            if number >= MAX_SETTINGS or not same_test_settings(
-                path, await self._get(ours, missing=True), await self._get(theirs, missing=True)
+            if (
+                number >= MAX_SETTINGS
+                or changed[path] not in PLAIN  # what a link leads to is not what was compared
+                or not same_test_settings(
+                    path, await self._get(ours, missing=True), await self._get(theirs, missing=True)
+                )
             ):
                 found.add(path)
         return found
 
     async def _script(self, name: str) -> None:
         text = script("patches/git.sh", name)
-        await run_script(self._sandbox, self._prepared, self._folder, text, {}, timeout=self._timeout)
+        given = {"PYTHON": self._prepared.python, "MODULES": MODULES}
+        await run_script(self._sandbox, self._prepared, self._folder, text, given, timeout=self._timeout)
 
     async def _put(self, files: dict[str, bytes]) -> None:
         with tempfile.TemporaryDirectory(prefix="prorl-swe-") as local:
@@ -106,9 +133,11 @@ class _Build:
         return content  # type: ignore[return-value]
 
 
-def paths_of(raw: bytes) -> list[str]:
-    """Of ``git diff --raw -z`` without renames: ``:modes ids status NUL path NUL``, again and again."""
-    return [os_text(path) for path in raw.split(b"\0")[1::2]]
+def modes_of(raw: bytes) -> dict[str, bytes]:
+    """Paths and their new modes, of ``git diff --raw -z`` without renames: ``:mode mode id id status NUL path NUL``,
+    again and again."""
+    parts = raw.split(b"\0")
+    return {os_text(path): about.split(b" ")[1] for about, path in zip(parts[::2], parts[1::2], strict=False)}
 
 
 def index_lines(paths: set[str], entries: dict[str, bytes]) -> bytes:

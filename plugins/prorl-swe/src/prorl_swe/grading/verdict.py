@@ -12,7 +12,8 @@ Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed", 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What the grader's runner saw: the outcome of every test that ran, by node id; a test that is not in it did not
     run to its end. ``complete``: the run ended as a run of tests ends. ``log`` is what was printed (its end).
-    ``tampering``: what the code under test did to the machinery that tests it; ``notes``: what else is worth knowing.
+    ``tampering``: what the code under test did to the machinery that tests it; ``notes``: what else is worth knowing;
+    ``marked``: the tests that were expected to fail.
     """
 
     outcomes: dict[str, Outcome]
@@ -21,6 +22,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     log: str = ""
     tampering: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    marked: tuple[str, ...] = ()
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,10 +53,16 @@ class Hook:
         self._guard.check()
         bad = [outcome for outcome in self._outcomes if outcome != "passed"]
         outcome = bad[-1] if bad else (self._outcomes or ["error"])[0]
-        self._send({"event": "done", "test": self._number, "outcome": outcome})
+        self._send({"event": "done", "test": self._number, "outcome": outcome, "marked": is_marked(test)})
 
     def said(self, outcome: str) -> None:
         self._outcomes.append(outcome)
+
+
+def is_marked(test: typing.Any) -> bool:
+    """Whether it is expected to fail."""
+    method = getattr(test, getattr(test, "_testMethodName", ""), None)
+    return any(getattr(part, "__unittest_expecting_failure__", False) is True for part in (test, method))
 
 
 def names(test: typing.Any) -> typing.List[str]:

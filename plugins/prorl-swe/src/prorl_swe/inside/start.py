@@ -15,6 +15,7 @@ import typing
 from . import by_unittest
 from .channel import sender, take
 from .guard import Guard
+from .origin import Origin
 
 Request = typing.Dict[str, typing.Any]
 
@@ -26,7 +27,8 @@ def main(folder: str, fd: int) -> None:
     channel.detach()
     send = sender(fd, request["word"])
     send({"event": "begun"})
-    guard = Guard(request["changed"], lambda what: send({"event": "tampering", "what": what}))
+    origin = Origin(request["changed"], request["contents"], request["worktree"])
+    guard = Guard(origin, lambda what: send({"event": "tampering", "what": what}))
     check = guard.check
     program = request["program"]
     sys.argv = [program["script"] or "pytest", *program["arguments"]]

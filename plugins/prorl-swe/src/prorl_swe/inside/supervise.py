@@ -1,4 +1,4 @@
-"""Runs the named tests in a process of their own, begins another where one hangs or dies, and tells the host.
+"""Runs the named tests in a process of their own, and tells the host how far it came and how it ended.
 
 A test has been announced, was started in its turn and has ended, or it does not count. The report leaves by standard
 output in lines behind a secret word that is only here and in the process of tests' memory.
@@ -29,36 +29,37 @@ BOOT = (
 PIECE = 20000
 KEPT_OUTPUT = 60000  # bytes of what the tests print, for people
 MAX_TAMPERING = 20
-FRUITLESS = 2  # processes in a row in which no test came to its end
 GONE_WITHIN = 10.0
+TOLD = ("names", "match", "done", "changed", "contents", "worktree", "program", "probe", "word")
 OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 
 
 class Process:
     """One process of tests: what it said so far, and how it ended."""
 
-    def __init__(self, request: Request, done: typing.List[str], folder: str, deadline: float) -> None:
+    def __init__(self, request: Request, folder: str) -> None:
         self._request = request
-        self._deadline = deadline
+        self._deadline = time.monotonic() + request["total_s"]
         self._number = 0
         self._running: typing.Optional[int] = None
         self._next = 0
         self._since = time.monotonic()
         self.ids: typing.List[typing.List[str]] = []
         self.outcomes: typing.Dict[int, str] = {}
+        self.marked: typing.List[int] = []
         self.tampering: typing.List[str] = []
         self.output = b""
         self.ready = False
         self.collected = False
         self.ended: typing.Optional[int] = None
         self.culprit: typing.Optional[str] = None
-        self._go(done, folder)
+        self._go(folder)
 
-    def _go(self, done: typing.List[str], folder: str) -> None:
+    def _go(self, folder: str) -> None:
         request = self._request
         ours, theirs = pair()
         out, written = os.pipe()
-        argv = [request["python"], "-B", "-c", BOOT, folder, str(theirs.fileno())]
+        argv = [request["python"], "-B", "-s", "-c", BOOT, folder, str(theirs.fileno())]
         process = subprocess.Popen(
             argv,
             cwd=request["cwd"],
@@ -72,10 +73,10 @@ class Process:
         )
         theirs.close()
         os.close(written)
-        told = {name: request[name] for name in ("names", "match", "changed", "program", "probe", "word")}
+        told = {name: request[name] for name in TOLD}
         with contextlib.suppress(OSError):  # it is gone already: that will be seen
             ours.settimeout(30)
-            give(ours, json.dumps(dict(told, done=done)).encode())
+            give(ours, json.dumps(told).encode())
         ours.setblocking(False)
         try:
             self._watch(process, ours, out)
@@ -159,6 +160,7 @@ class Process:
             fine = self._running is not None and event.get("test") == self._running
             if fine and event.get("outcome") in OUTCOMES:
                 self.outcomes[self._next] = event["outcome"]
+                self.marked += [self._next] if event.get("marked") else []
             self._running = None
             self._next += 1
             return fine
@@ -174,73 +176,35 @@ class Process:
             self.tampering.append(what)
 
     @property
-    def stuck(self) -> typing.Optional[typing.List[str]]:
-        """The test that was running when it ended."""
-        return self.ids[self._running] if self._running is not None and self._running < len(self.ids) else None
+    def stuck(self) -> typing.List[str]:
+        """The names of the test that was running when it ended."""
+        return self.ids[self._running] if self._running is not None and self._running < len(self.ids) else []
 
 
-class Supervisor:
-    def __init__(self, request: Request, folder: str) -> None:
-        self._request = request
-        self._folder = folder
-        self.outcomes: typing.Dict[str, str] = {}
-        self.tampering: typing.List[str] = []
-        self.notes: typing.List[str] = []
-        self.output = b""
-        self.collected: typing.List[str] = []
-        self.ready = False
-        self.complete = False
-
-    def run(self) -> None:
-        deadline = time.monotonic() + self._request["total_s"]
-        fruitless = 0
-        while fruitless < FRUITLESS and time.monotonic() < deadline:
-            process = Process(self._request, list(self.outcomes), self._folder, deadline)
-            known = len(self.outcomes)
-            self._add(process)
-            if process.ended is not None:
-                self.complete = True
-                return
-            fruitless = 0 if len(self.outcomes) > known else fruitless + 1
-        if fruitless == FRUITLESS:
-            self.notes.append("the tests could not be gone on with: no test came to its end, twice")
-        else:
-            self.notes.append("all tests took longer than {:g} s".format(self._request["total_s"]))
-
-    def _add(self, process: Process) -> None:
-        self.ready = self.ready or process.ready
-        self.output = (self.output + process.output)[-self._request["kept_output"] :]
-        self.collected += [name for names in process.ids for name in names]
-        self.tampering += process.tampering
-        for number, outcome in process.outcomes.items():
-            for name in process.ids[number]:
-                self._settle(name, outcome, process)
-        if process.stuck and process.culprit:
-            for name in process.stuck:
-                self.outcomes[name] = process.culprit
-        elif process.culprit:
-            self.notes.append(f"{process.culprit} while no test was running")
-
-    def _settle(self, name: str, outcome: str, process: Process) -> None:
-        if name.endswith(self._request["probe"]):
-            if outcome in ("passed", "xpassed", "xfailed", "skipped"):
-                self.tampering.append(f"a test that can only fail was reported as {outcome}")
-        elif name in self.outcomes and outcome == "passed":
-            return  # several tests of one name are as good as the worst of them
-        else:
-            self.outcomes[name] = outcome
-
-    def report(self) -> Request:
-        probe = self._request["probe"]
-        return {
-            "outcomes": {name: outcome for name, outcome in self.outcomes.items() if not name.endswith(probe)},
-            "collected": sorted({name for name in self.collected if not name.endswith(probe)}),
-            "ready": self.ready,
-            "complete": self.complete,
-            "tampering": self.tampering[:MAX_TAMPERING],
-            "notes": self.notes,
-            "log": self.output.decode("utf-8", "replace"),
-        }
+def report_of(process: Process, probe: str) -> Request:
+    """Of names that end with ``probe`` only what is wrong with them."""
+    outcomes: typing.Dict[str, str] = {}
+    tampering, notes = list(process.tampering), []
+    for number, outcome in process.outcomes.items():
+        for name in process.ids[number]:
+            if name.endswith(probe) and outcome in ("passed", "xpassed", "xfailed", "skipped"):
+                tampering.insert(0, f"a test that can only fail was reported as {outcome}")
+            if name not in outcomes or outcome != "passed":  # several of one name are as good as the worst of them
+                outcomes[name] = outcome
+    if process.culprit:
+        outcomes.update(dict.fromkeys(process.stuck, process.culprit))
+        notes += [] if process.stuck else [f"{process.culprit} while no test was running"]
+    collected = {name for names in process.ids for name in names}
+    return {
+        "outcomes": {name: outcome for name, outcome in outcomes.items() if not name.endswith(probe)},
+        "collected": sorted(name for name in collected if not name.endswith(probe)),
+        "marked": sorted({name for number in process.marked for name in process.ids[number]}),
+        "ready": process.ready,
+        "complete": process.ended is not None,
+        "tampering": tampering[:MAX_TAMPERING],
+        "notes": notes,
+        "log": process.output.decode("utf-8", "replace"),
+    }
 
 
 def end_all() -> None:
@@ -321,10 +285,5 @@ def main(folder: str, path: str) -> None:
         request = json.loads(file.read().decode())
     os.unlink(path)
     began = time.monotonic()
-    if request["command"]:
-        report = run_command(request)
-    else:
-        supervisor = Supervisor(request, folder)
-        supervisor.run()
-        report = supervisor.report()
+    report = run_command(request) if request["command"] else report_of(Process(request, folder), request["probe"])
     emit(request["word_out"], dict(report, seconds=time.monotonic() - began))
