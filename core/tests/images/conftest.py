@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -152,7 +152,17 @@ def sif(apptainer, rootfs, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def make_bubblewrap(settings) -> Callable[..., Bubblewrap]:
+def points(monkeypatch) -> Iterator[Path]:
+    """Where this test's images are mounted, apart from those of anybody else on this machine."""
+    with tempfile.TemporaryDirectory(prefix="prorl-points-") as folder:
+        Path(folder).chmod(0o755)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
+@pytest.fixture
+def make_bubblewrap(settings, points) -> Callable[..., Bubblewrap]:
     """``make_bubblewrap("fuse")``: a runtime that gets at the files of a SIF in this way."""
 
     def runtime(roots: str = "auto") -> Bubblewrap:
@@ -188,13 +198,11 @@ def say() -> Callable[[Sandbox, str], Awaitable[tuple[int, str]]]:
 
 
 @pytest.fixture
-def left() -> Callable[[], list[object]]:
-    """``left()``: our processes, mounts and mount points that are still there."""
+def left(points) -> Callable[[], list[object]]:
+    """``left()``: this test's processes, mounts and mount points that are still there."""
 
     def look() -> list[object]:
-        mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "prorl" in line]
-        points = list(Path(tempfile.gettempdir()).glob("prorl-root-*"))
-        mine = [point for point in points if point.stat().st_uid == os.geteuid()]
-        return [*tree.descendants(os.getpid()), *mounts, *mine]
+        mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(points) in line]
+        return [*tree.descendants(os.getpid()), *mounts, *points.glob("prorl-root-*")]
 
     return look
