@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from prorl.api import ContextOverflow
+from prorl.api import ContextOverflow, GenerationRequest
 from prorl.llm.dialects.llamacpp import LlamaCpp, _body
 from prorl.llm.pool.checks import check_reply
 from prorl.testing.scripted import ScriptedEngine
@@ -32,7 +32,8 @@ async def prompt(dialect):
 
 async def generate(dialect, prompt, **sampling):
     sampling = SamplingParams(**sampling)
-    reply = await dialect.generate(prompt, sampling, request_id="r", session_id="s")
+    request = GenerationRequest(prompt_ids=prompt, sampling=sampling, request_id="r", session_id="s")
+    reply = await dialect.generate(request)
     return check_reply(reply, prompt, sampling, dialect.info, url="llama.cpp")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from prorl.api import ContextOverflow, ModelFault
+from prorl.api import ContextOverflow, GenerationRequest, ModelFault
 from prorl.llm.dialects.vllm import Vllm
 from prorl.llm.pool.checks import check_reply
 from prorl.testing.bytebpe import CHATML_TEMPLATE, build_tokenizer
@@ -38,9 +38,10 @@ async def dialect(vllm, client, request):
 
 async def generate(dialect, prompt=PROMPT, **sampling):
     sampling = SamplingParams(**sampling)
-    reply = await dialect.generate(
-        prompt, sampling, request_id=f"r-{id(sampling)}", session_id="s", cache_salt="step/1"
+    request = GenerationRequest(
+        prompt_ids=prompt, sampling=sampling, request_id=f"r-{id(sampling)}", session_id="s", cache_salt="step/1"
     )
+    reply = await dialect.generate(request)
     return check_reply(reply, prompt, sampling, dialect.info, url="vllm")
 
 

@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from prorl.api import ContextOverflow, Conversation, Message, ModelFault, ToolSchema
+from prorl.api import ContextOverflow, Conversation, GenerationRequest, Message, ModelFault, ToolSchema
 from prorl.llm.dialects.messages import chat_messages
 from prorl.llm.dialects.openai_chat import OpenAiChat
 from prorl.testing.httpd import HttpServer, Response, error_response, json_response
@@ -50,9 +50,14 @@ async def ask(reply: Any, *, talk: Conversation = TALK, times: int = 1, **sampli
         async with httpx.AsyncClient() as client:
             dialect = OpenAiChat(client, server.url, model="m")
             for _ in range(times):
-                generation = await dialect.generate(
-                    [], SamplingParams(**sampling), request_id="r", session_id="s", conversation=talk
+                request = GenerationRequest(
+                    prompt_ids=[],
+                    sampling=SamplingParams(**sampling),
+                    request_id="r",
+                    session_id="s",
+                    conversation=talk,
                 )
+                generation = await dialect.generate(request)
         return generation, server.bodies
 
 

@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import pytest
 
-from prorl.api import ConfigError, ModelFault
+from prorl.api import ConfigError, GenerationRequest, ModelFault
 from prorl.llm.dialects.sglang import Sglang
 from prorl.testing.httpd import HttpServer, Response, json_response
 from prorl.wire import SamplingParams, VersionSpan
@@ -87,12 +87,14 @@ async def ask():
         with Recorded({"/generate": answer if isinstance(answer, Response) else json_response(answer)}) as server:
             async with httpx.AsyncClient() as client:
                 generation = await Sglang(client, server.url, model=None).generate(
-                    [72, 73, 74],
-                    SamplingParams(**sampling),
-                    request_id="abc",
-                    session_id="job",
-                    cache_salt="step/7",
-                    priority=3,
+                    GenerationRequest(
+                        prompt_ids=[72, 73, 74],
+                        sampling=SamplingParams(**sampling),
+                        request_id="abc",
+                        session_id="job",
+                        cache_salt="step/7",
+                        priority=3,
+                    )
                 )
                 return generation, server.asked
 

@@ -8,7 +8,7 @@ import httpx
 import msgspec
 import pytest
 
-from prorl.api import ConfigError, ModelFault
+from prorl.api import ConfigError, GenerationRequest, ModelFault
 from prorl.llm.dialects.vllm import Vllm, VllmFactory
 from prorl.testing.httpd import HttpServer, Response, json_response
 from prorl.wire import BackendSpec, SamplingParams, VersionSpan
@@ -66,12 +66,14 @@ async def ask():
                 server.asked.clear()
                 for _ in range(times):
                     generation = await dialect.generate(
-                        [72, 73, 74],
-                        SamplingParams(**sampling),
-                        request_id="abc",
-                        session_id="job",
-                        cache_salt="step/7 of @run",
-                        priority=3,
+                        GenerationRequest(
+                            prompt_ids=[72, 73, 74],
+                            sampling=SamplingParams(**sampling),
+                            request_id="abc",
+                            session_id="job",
+                            cache_salt="step/7 of @run",
+                            priority=3,
+                        )
                     )
                 return generation, server.asked
 
@@ -124,7 +126,9 @@ async def test_a_router_is_told_whose_turn_it_is(path):
     with Recorded({path: answers[path]}) as server:
         async with httpx.AsyncClient() as client:
             dialect = Vllm(client, server.url, model="tiny")
-            await dialect.generate([72, 73, 74], SamplingParams(), request_id="r", session_id="job-7")
+            await dialect.generate(
+                GenerationRequest(prompt_ids=[72], sampling=SamplingParams(), request_id="r", session_id="job-7")
+            )
     assert (server.asked[-1][0], server.sessions[-1]) == (path, "job-7")
 
 

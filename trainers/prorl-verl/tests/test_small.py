@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
+from prorl.api import GenerationRequest
 from prorl.llm.dialects.vllm import Vllm
 from prorl.wire import SamplingParams
 from prorl.wire.trajectory import VersionSpan
@@ -182,7 +183,8 @@ async def test_our_dialect_reads_the_gateway():
         assert (info.model, info.max_context) == ("m", 64)
         await dialect.health()
         sampling = SamplingParams(temperature=0.5, max_tokens=4, stop_token_ids=(2,))
-        said = await dialect.generate([5, 6], sampling, request_id="r", session_id="job-1")
+        request = GenerationRequest(prompt_ids=[5, 6], sampling=sampling, request_id="r", session_id="job-1")
+        said = await dialect.generate(request)
         assert (said.token_ids, said.logprobs, said.finish) == ([10, 2], [-0.5, -0.5], "stop")
         assert said.weight_spans == [VersionSpan("7", 2)]
         assert said.prompt_echo == [5, 6]
@@ -200,9 +202,9 @@ async def test_our_dialect_reads_the_gateway():
             "max_tokens": 4,
         }
         with pytest.raises(Exception, match="too long"):
-            await dialect.generate([5], sampling, request_id="r", session_id="s")
+            await dialect.generate(request)
         with pytest.raises(Exception, match="No available servers") as error:
-            await dialect.generate([5], sampling, request_id="r", session_id="s")
+            await dialect.generate(request)
         assert error.value.code == "unreachable", "tried again elsewhere, or when the engines are back"
         await dialect.abort("r")
         assert (await client.get(url.rpartition("/")[0] + "/v1/models")).status_code == 404, "its path is a secret"

@@ -88,6 +88,23 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     prefix: int = 0
 
 
+class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backend asks of its engine: one reply.
+
+    ``request_id`` is what :meth:`Dialect.abort` takes. ``session_id`` names the task: its calls share a prefix.
+    ``cache_salt`` names the weights: prefixes that others computed must not be reused. Higher ``priority`` comes first.
+    ``conversation`` is what the ids stand for, for engines that take messages.
+    """
+
+    prompt_ids: Sequence[int]
+    sampling: SamplingParams
+    request_id: str
+    session_id: str
+    cache_salt: str | None = None
+    priority: int = 0
+    conversation: Conversation | None = None
+
+
 class Tokenizer(Protocol):
     """Text to ids and back. ``encode(special=False)`` knows no added tokens at all: safe for untrusted text."""
 
@@ -105,19 +122,9 @@ class Dialect(Protocol):
 
     async def describe(self) -> EngineInfo: ...
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        request_id: str,
-        session_id: str,
-        cache_salt: str | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
-        conversation: Conversation | None = None,
-    ) -> Generation:
-        """One reply, sampled after exactly ``prompt_ids``. Engines that take ids ignore ``conversation``."""
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """One reply, sampled after exactly ``request.prompt_ids``; engines that take messages may render others, which
+        is checked. How long it may take is the caller's business, who cancels the call."""
         ...
 
     async def abort(self, request_id: str) -> None: ...

@@ -6,9 +6,7 @@ wrong: asking again changes nothing), ``bad_response`` (it answered something el
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Mapping
 from typing import Any, Generic, TypeVar
 
 import httpx
@@ -34,16 +32,6 @@ class Refused(ModelFault):
 
 class Unsupported(Refused):
     """The engine has no such endpoint, or has it switched off."""
-
-
-@asynccontextmanager
-async def reply_within(seconds: float | None, url: str) -> AsyncIterator[None]:
-    """Bounds what a reply takes, in one call or several. Raises ``ModelFault`` with code ``timeout``."""
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError:
-        raise ModelFault(f"{url} gave no reply in {seconds:g} s", code="timeout") from None
 
 
 class Endpoint(Generic[T]):

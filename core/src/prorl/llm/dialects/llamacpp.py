@@ -15,8 +15,8 @@ import httpx
 import msgspec
 
 from prorl.api.errors import ConfigError, ModelFault
-from prorl.api.llm import Conversation, Dialect, EngineInfo, Generation, Tokenizer
-from prorl.llm.dialects.http import Endpoint, reply_within
+from prorl.api.llm import Dialect, EngineInfo, Generation, GenerationRequest, Tokenizer
+from prorl.llm.dialects.http import Endpoint
 from prorl.llm.dialects.models import Models, choose, owned_by
 from prorl.llm.dialects.remote_tokenizer import RemoteTokenizer
 from prorl.wire.sampling import SamplingParams
@@ -114,21 +114,10 @@ class LlamaCpp:
             version=props.build_info,
         )
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        request_id: str,
-        session_id: str,
-        cache_salt: str | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
-        conversation: Conversation | None = None,
-    ) -> Generation:
-        async with reply_within(timeout, self._url):
-            answer = await self._complete.post(_body(prompt_ids, sampling))
-            logprobs = await self._logprobs(prompt_ids, answer)
+    async def generate(self, request: GenerationRequest) -> Generation:
+        prompt_ids, sampling = request.prompt_ids, request.sampling
+        answer = await self._complete.post(_body(prompt_ids, sampling))
+        logprobs = await self._logprobs(prompt_ids, answer)
         if answer.tokens_evaluated != len(prompt_ids):
             raise ModelFault(
                 f"{self._url} read {answer.tokens_evaluated} tokens of a prompt of {len(prompt_ids)}",

@@ -11,16 +11,15 @@ a sampling that it has taken once is not what it refuses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import httpx
 import msgspec
 
 from prorl.api.errors import ConfigError, ModelFault
-from prorl.api.llm import Conversation, Dialect, EngineInfo, Generation, Tokenizer
+from prorl.api.llm import Dialect, EngineInfo, Generation, GenerationRequest, Tokenizer
 from prorl.llm.dialects.chat_shapes import Chatted, prompt_of, tokens_of
-from prorl.llm.dialects.http import Endpoint, Refused, reply_within
+from prorl.llm.dialects.http import Endpoint, Refused
 from prorl.llm.dialects.messages import chat_messages, chat_tools
 from prorl.llm.dialects.replies import finish_of, known, only, same_tokens
 from prorl.wire.sampling import SamplingParams
@@ -64,32 +63,22 @@ class NemoRl:
         tokenized = await self._tokenize.post({**self._named(), "messages": _PROBE})
         return EngineInfo(dialect="nemo-rl", model=self._model or "policy", max_context=tokenized.max_model_len)
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        request_id: str,
-        session_id: str,
-        cache_salt: str | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
-        conversation: Conversation | None = None,
-    ) -> Generation:
+    async def generate(self, request: GenerationRequest) -> Generation:
+        conversation, sampling = request.conversation, request.sampling
         if conversation is None:
             raise ModelFault(f"{self._url} (NeMo RL) takes conversations, not token ids alone", code="rejected")
         if sampling.top_k:
             raise ModelFault(f"{self._url} (NeMo RL) takes no top_k", code="rejected")
+        prefix = list(request.prompt_ids[: conversation.prefix])
         rendered = {
             **self._named(),
             "messages": chat_messages(conversation.messages, as_they_are=True),
             **chat_tools(conversation.tools),
-            **({"required_prefix_token_ids": list(prompt_ids[: conversation.prefix])} if conversation.prefix else {}),
+            **({"required_prefix_token_ids": prefix} if prefix else {}),
         }
-        async with reply_within(timeout, self._url):
-            answer = await self._ask({**rendered, **_sampling(sampling), "request_id": request_id}, sampling)
-            choice = only(answer.choices, self._url)
-            prompt = prompt_of(answer, choice) or (await self._tokenize.post(rendered)).tokens
+        answer = await self._ask({**rendered, **_sampling(sampling), "request_id": request.request_id}, sampling)
+        choice = only(answer.choices, self._url)
+        prompt = prompt_of(answer, choice) or (await self._tokenize.post(rendered)).tokens
         tokens = tokens_of(answer, choice)
         if tokens is None:
             raise ModelFault(f"{self._url} returned no token ids, or no logprobs", code="missing_logprobs")

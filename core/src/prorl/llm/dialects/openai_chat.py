@@ -12,16 +12,15 @@ its text is parsed here.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import httpx
 import msgspec
 
 from prorl.api.errors import ConfigError, ContextOverflow, ModelFault
-from prorl.api.llm import Conversation, Dialect, EngineInfo, Generation, Tokenizer
+from prorl.api.llm import Dialect, EngineInfo, Generation, GenerationRequest, Tokenizer
 from prorl.llm.dialects.chat_shapes import ChatChoice, Chatted, prompt_of, tokens_of
-from prorl.llm.dialects.http import Endpoint, Refused, reply_within
+from prorl.llm.dialects.http import Endpoint, Refused
 from prorl.llm.dialects.messages import chat_messages, chat_tools
 from prorl.llm.dialects.models import Models, choose, models_at
 from prorl.llm.dialects.replies import finish_of, is_neutral, known, only, same_tokens
@@ -68,18 +67,8 @@ class OpenAiChat:
         self._model = card.id
         return EngineInfo(dialect="openai-chat", model=card.id, max_context=card.max_model_len or 0, takes="messages")
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        request_id: str,
-        session_id: str,
-        cache_salt: str | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
-        conversation: Conversation | None = None,
-    ) -> Generation:
+    async def generate(self, request: GenerationRequest) -> Generation:
+        conversation, sampling = request.conversation, request.sampling
         if conversation is None:
             raise ModelFault(f"{self._url} takes conversations, not token ids", code="rejected")
         body = {
@@ -91,8 +80,7 @@ class OpenAiChat:
             "stream": False,
             **({} if sampling.seed is None else {"seed": sampling.seed}),
         }
-        async with reply_within(timeout, self._url):
-            answer = await self._ask_with_tools(body, sampling)
+        answer = await self._ask_with_tools(body, sampling)
         return self._generation(answer, only(answer.choices, self._url), sampling)
 
     async def abort(self, request_id: str) -> None:

@@ -10,15 +10,14 @@ Written from SGLang's public source and tried on recorded shapes only: it does n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import httpx
 import msgspec
 
 from prorl.api.errors import ConfigError, ModelFault
-from prorl.api.llm import Conversation, Dialect, EngineInfo, Generation, LogprobKind, Tokenizer
-from prorl.llm.dialects.http import Endpoint, reply_within
+from prorl.api.llm import Dialect, EngineInfo, Generation, GenerationRequest, LogprobKind, Tokenizer
+from prorl.llm.dialects.http import Endpoint
 from prorl.llm.dialects.models import Models, choose
 from prorl.llm.dialects.replies import Span, finish_of, is_uncut, known, own_name, same_tokens, version_spans
 from prorl.wire.sampling import SamplingParams
@@ -108,35 +107,23 @@ class Sglang:
             incarnation=None if server.random_seed is None else str(server.random_seed),
         )
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        request_id: str,
-        session_id: str,
-        cache_salt: str | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
-        conversation: Conversation | None = None,
-    ) -> Generation:
+    async def generate(self, request: GenerationRequest) -> Generation:
         body = {
-            "rid": request_id,
-            "input_ids": list(prompt_ids),
-            "sampling_params": _sampling(sampling),
+            "rid": request.request_id,
+            "input_ids": list(request.prompt_ids),
+            "sampling_params": _sampling(request.sampling),
             "return_logprob": True,
             "logprob_start_len": -1,
             "return_prompt_token_ids": True,
             "stream": False,
-            **({} if cache_salt is None else {"extra_key": cache_salt}),
-            **({"priority": priority} if priority else {}),
+            **({} if request.cache_salt is None else {"extra_key": request.cache_salt}),
+            **({"priority": request.priority} if request.priority else {}),
         }
-        async with reply_within(timeout, self._url):
-            answer = await self._generate.post(body)
-        meta, ids = answer.meta_info, answer.output_ids
-        if meta.prompt_tokens not in (None, len(prompt_ids)):
+        answer = await self._generate.post(body)
+        meta, ids, length = answer.meta_info, answer.output_ids, len(request.prompt_ids)
+        if meta.prompt_tokens not in (None, length):
             raise ModelFault(
-                f"{self._url} read {meta.prompt_tokens} tokens of a prompt of {len(prompt_ids)}", code="prompt_mismatch"
+                f"{self._url} read {meta.prompt_tokens} tokens of a prompt of {length}", code="prompt_mismatch"
             )
         same_tokens(ids, [entry.id for entry in meta.output_token_logprobs], self._url)
         reason = meta.finish_reason or FinishReason("unknown")
@@ -149,7 +136,7 @@ class Sglang:
             prompt_echo=answer.prompt_token_ids,
             weight_spans=self._spans(meta, len(ids)),
             cached_tokens=meta.cached_tokens,
-            logprob_kind=_kind(sampling),
+            logprob_kind=_kind(request.sampling),
         )
 
     async def abort(self, request_id: str) -> None:

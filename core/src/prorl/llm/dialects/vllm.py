@@ -17,9 +17,9 @@ import httpx
 import msgspec
 
 from prorl.api.errors import ModelFault
-from prorl.api.llm import Conversation, Dialect, EngineInfo, Generation, LogprobKind, Tokenizer
+from prorl.api.llm import Dialect, EngineInfo, Generation, GenerationRequest, LogprobKind, Tokenizer
 from prorl.llm.dialects import vllm_shapes as shapes
-from prorl.llm.dialects.http import Endpoint, Unsupported, reply_within
+from prorl.llm.dialects.http import Endpoint, Unsupported
 from prorl.llm.dialects.models import Models, choose, owned_by
 from prorl.llm.dialects.remote_tokenizer import RemoteTokenizer
 from prorl.llm.dialects.replies import finish_of, is_neutral, known, only, same_tokens, version_spans
@@ -78,30 +78,15 @@ class Vllm:
             incarnation=self._started,
         )
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        request_id: str,
-        session_id: str,
-        cache_salt: str | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
-        conversation: Conversation | None = None,
-    ) -> Generation:
-        common: dict[str, Any] = {"model": self._model, "request_id": request_id, "return_token_ids": True}
-        if cache_salt is not None:
-            common["cache_salt"] = hashlib.sha256(cache_salt.encode()).hexdigest()[:32]  # it takes few characters
-        async with reply_within(timeout, self._url):
-            if self._has_generate:
-                try:
-                    return await self._by_generate(common, prompt_ids, sampling, priority, session_id)
-                except Unsupported:
-                    generation = await self._by_completion(common, prompt_ids, sampling, session_id)
-                    self._has_generate = False  # only now: a missing model is a 404 as well
-                    return generation
-            return await self._by_completion(common, prompt_ids, sampling, session_id)
+    async def generate(self, request: GenerationRequest) -> Generation:
+        if not self._has_generate:
+            return await self._by_completion(request)
+        try:
+            return await self._by_generate(request)
+        except Unsupported:
+            generation = await self._by_completion(request)
+            self._has_generate = False  # only now: a missing model is a 404 as well
+            return generation
 
     async def abort(self, request_id: str) -> None:
         if self._has_generate:  # the other endpoint's requests end with their connection, and only so
@@ -125,22 +110,21 @@ class Vllm:
 
     # --- the two endpoints ---------------------------------------------------------------------------------------
 
-    async def _by_generate(
-        self,
-        common: dict[str, Any],
-        prompt_ids: Sequence[int],
-        sampling: SamplingParams,
-        priority: int,
-        session_id: str,
-    ) -> Generation:
+    def _common(self, request: GenerationRequest) -> dict[str, Any]:
+        common: dict[str, Any] = {"model": self._model, "request_id": request.request_id, "return_token_ids": True}
+        if request.cache_salt is not None:  # it takes few characters
+            common["cache_salt"] = hashlib.sha256(request.cache_salt.encode()).hexdigest()[:32]
+        return common
+
+    async def _by_generate(self, request: GenerationRequest) -> Generation:
         body = {
-            **common,
-            "token_ids": list(prompt_ids),
-            "sampling_params": {**_sampling(sampling), "detokenize": False, "logprobs": 0},
+            **self._common(request),
+            "token_ids": list(request.prompt_ids),
+            "sampling_params": {**_sampling(request.sampling), "detokenize": False, "logprobs": 0},
         }
-        if priority:
-            body["priority"] = -priority  # there, lower is earlier
-        answer = await self._generate.post(body, headers={_SESSION: session_id})
+        if request.priority:
+            body["priority"] = -request.priority  # there, lower is earlier
+        answer = await self._generate.post(body, headers={_SESSION: request.session_id})
         choice = only(answer.choices, self._url)
         content = (choice.logprobs.content if choice.logprobs else None) or []
         ids = choice.token_ids or []
@@ -155,21 +139,19 @@ class Vllm:
             prompt_echo=answer.prompt_token_ids,
             weight_spans=spans,
             cached_tokens=answer.usage.cached_tokens if answer.usage else None,
-            logprob_kind=self._kind(sampling),
+            logprob_kind=self._kind(request.sampling),
         )
 
-    async def _by_completion(
-        self, common: dict[str, Any], prompt_ids: Sequence[int], sampling: SamplingParams, session_id: str
-    ) -> Generation:
+    async def _by_completion(self, request: GenerationRequest) -> Generation:
         answer = await self._complete.post(
             {
-                **common,
-                **_sampling(sampling),
-                "prompt": list(prompt_ids),
+                **self._common(request),
+                **_sampling(request.sampling),
+                "prompt": list(request.prompt_ids),
                 "logprobs": 0,
                 "return_tokens_as_token_ids": True,
             },
-            headers={_SESSION: session_id},
+            headers={_SESSION: request.session_id},
         )
         choice = only(answer.choices, self._url)
         if choice.token_ids is None:
@@ -183,7 +165,7 @@ class Vllm:
             stop_token=_stop_token(choice, choice.token_ids),
             prompt_echo=choice.prompt_token_ids,
             cached_tokens=answer.usage.cached_tokens if answer.usage else None,
-            logprob_kind=self._kind(sampling),
+            logprob_kind=self._kind(request.sampling),
         )
 
     async def _check_names(self, spans: list[VersionSpan] | None) -> None:

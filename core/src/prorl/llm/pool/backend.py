@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from prorl.api.errors import ConfigError, ModelFault, boundary
-from prorl.api.llm import Conversation, Dialect, EngineInfo, Generation, Tokenizer
+from prorl.api.llm import Conversation, Dialect, EngineInfo, Generation, GenerationRequest, Tokenizer
 from prorl.llm.pool.checks import check_reply, fit_context
 from prorl.llm.pool.settings import PoolSettings
 from prorl.llm.tokenizers.local import TokenizerShelf
@@ -99,13 +99,16 @@ class Backend:
     ) -> Generation:
         """One attempt at one reply, checked. Raises ``ModelFault`` and ``ContextOverflow``; a cancelled call is
         aborted at the engine."""
-        sampling = fit_context(prompt_ids, sampling, self.info)
-        request_id = uuid.uuid4().hex
-        call = asyncio.ensure_future(
-            self._ask(
-                prompt_ids, sampling, request_id, session_id=session_id, priority=priority, conversation=conversation
-            )
+        request = GenerationRequest(
+            prompt_ids=prompt_ids,
+            sampling=fit_context(prompt_ids, sampling, self.info),
+            request_id=uuid.uuid4().hex,
+            session_id=session_id,
+            cache_salt=self.policy_version,  # keeps prefixes that older weights computed out of the cache
+            priority=priority,
+            conversation=conversation,
         )
+        call = asyncio.ensure_future(self._ask(request))
         self._running.add(call)
         self.calls += 1
         self.in_flight += 1
@@ -114,7 +117,7 @@ class Backend:
         except asyncio.CancelledError:
             call.cancel()
             await asyncio.wait({call}, timeout=1.0)  # lets the connection close, which is what stops most engines
-            self._abort(request_id)
+            self._abort(request.request_id)
             raise
         finally:
             self.in_flight -= 1
@@ -127,27 +130,10 @@ class Backend:
             self.failures += 1
         return call.result()
 
-    async def _ask(
-        self,
-        prompt_ids: Sequence[int],
-        sampling: SamplingParams,
-        request_id: str,
-        *,
-        session_id: str,
-        priority: int,
-        conversation: Conversation | None,
-    ) -> Generation:
+    async def _ask(self, request: GenerationRequest) -> Generation:
         with boundary(ModelFault, f"{self.info.dialect} at {self.url}"):
-            generation = await self.dialect.generate(
-                prompt_ids,
-                sampling,
-                request_id=request_id,
-                session_id=session_id,
-                cache_salt=self.policy_version,  # keeps prefixes that older weights computed out of the cache
-                priority=priority,
-                conversation=conversation,
-            )
-            return check_reply(generation, prompt_ids, sampling, self.info, url=self.url)
+            generation = await self.dialect.generate(request)
+            return check_reply(generation, request.prompt_ids, request.sampling, self.info, url=self.url)
 
     def _abort(self, request_id: str) -> None:
         """Tell the engine, in the background: the one who cancelled must not wait for it."""
