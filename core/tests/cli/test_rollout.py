@@ -226,7 +226,28 @@ def test_want_of_an_llm_server_is_told_once(rows, rollout, server, monkeypatch):
         helper.join()
     assert status == 0
     assert err.count("waiting") == 1
-    assert "waiting: no LLM server works (none is registered): POST /add_llm_server\n" in err
+    assert "waiting: no LLM server is registered: start one that the settings name, or POST /add_llm_server\n" in err
+
+
+def test_a_run_that_has_nothing_yet_says_so(rows, rollout, server, tmp_path, monkeypatch):
+    """Into a file or a pipe: somebody who looks at it must not take it for dead."""
+    monkeypatch.setattr(runner, "QUIET_S", 0.1)
+    monkeypatch.setattr(runner, "_TELL_EVERY_S", 0.5)
+    said, gate = threading.Event(), tmp_path / "gate"
+    show = runner._Show.refresh
+
+    def refresh(self):
+        show(self)
+        if self._told != self._started:
+            said.set()
+
+    monkeypatch.setattr(runner._Show, "refresh", refresh)
+    opener = threading.Thread(target=lambda: (said.wait(60), gate.touch()))
+    opener.start()
+    status, _, err = rollout(rows({"gate": str(gate)}))
+    opener.join()
+    assert status == 0
+    assert "\n0/1  0.00/s  reward -  failed 0\n" in err
 
 
 def test_a_server_that_is_no_rollout_server_is_one_line(rows, rollout):

@@ -71,6 +71,6 @@ def test_why_no_model_can_be_called():
 
     good, bad = backend("http://a", healthy=True), backend("http://b", healthy=False, reason="refused")
     assert trouble(bad, good) is None
-    assert trouble() == "no LLM server works (none is registered): POST /add_llm_server"
-    assert trouble(bad) == "no LLM server works (http://b: refused): POST /add_llm_server"
+    assert trouble() == "no LLM server is registered: start one that the settings name, or POST /add_llm_server"
+    assert trouble(bad) == "no LLM server works (http://b: refused): start it again, or POST /add_llm_server"
     assert "paused" in trouble(good, paused=True)

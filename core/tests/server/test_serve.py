@@ -218,4 +218,6 @@ def test_jobs_that_wait_for_an_llm_server_are_logged_once(monkeypatch, caplog, u
         until(lambda: said()[-1] == "no job waits for an LLM server any more")
     waiting = [line for line in said() if "waiting" in line]
     assert len(waiting) == 1
-    assert waiting[0].endswith("waiting: no LLM server works (none is registered): POST /add_llm_server")
+    assert waiting[0].endswith(
+        "waiting: no LLM server is registered: start one that the settings name, or POST /add_llm_server"
+    )

@@ -69,4 +69,6 @@ class PoolStatus(msgspec.Struct, kw_only=True):
         if any(backend.healthy for backend in self.backends):
             return None
         reasons = [f"{backend.url}: {backend.reason or 'does not answer'}" for backend in self.backends]
-        return f"no LLM server works ({'; '.join(reasons) or 'none is registered'}): POST /add_llm_server"
+        if not reasons:
+            return "no LLM server is registered: start one that the settings name, or POST /add_llm_server"
+        return f"no LLM server works ({'; '.join(reasons)}): start it again, or POST /add_llm_server"

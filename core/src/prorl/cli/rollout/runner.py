@@ -82,6 +82,7 @@ async def _tell_of_trouble(client: RolloutClient, show: _Show) -> None:
     said: str | None = None
     while True:
         await asyncio.sleep(QUIET_S)
+        show.refresh()
         if time.monotonic() - show.last < QUIET_S:
             continue
         try:
@@ -120,7 +121,12 @@ class _Show:
         self._bar.stop()
 
     def tell(self) -> None:
-        self.last = now = time.monotonic()
+        """Something came back."""
+        self.last = time.monotonic()
+        self.refresh()
+
+    def refresh(self) -> None:
+        now = time.monotonic()
         done = self._summary.fresh + self._summary.refusals
         mean = self._summary.mean_reward
         reward = "-" if mean is None else f"{mean:.3f}"
