@@ -81,3 +81,18 @@ async def test_closing_waits_for_what_was_dropped(engine):
         while engine.in_flight:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     engine.let_go()
+
+
+@pytest.mark.parametrize("turns", range(16))
+async def test_closing_under_a_call_leaves_no_connection(engine, turns):
+    """However far the call has come: before it connects, while it does, with the request on its way."""
+    client = open_client(PoolSettings(), tls=False)
+    call = asyncio.create_task(client.get(f"{engine.url}/health"))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await client.aclose()
+    await asyncio.wait({call})
+    assert call.exception() is None or isinstance(call.exception(), httpx.TransportError | RuntimeError)
+    async with asyncio.timeout(30):
+        while engine._connections:  # noqa: ASYNC110 - they are on another thread
+            await asyncio.sleep(0.005)

@@ -24,6 +24,7 @@ class Lanes(httpx.AsyncBaseTransport):
         self._free: list[httpx.AsyncBaseTransport] = []
         self._all: set[httpx.AsyncBaseTransport] = set()
         self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         lane = self._free.pop() if self._free else self._add()
@@ -32,12 +33,20 @@ class Lanes(httpx.AsyncBaseTransport):
         except BaseException:
             self._drop(lane)
             raise
+        if self._closed:
+            # Closed while this call was connecting, so that its lane had no connection to close yet. An answer that is
+            # given up unread closes it.
+            await response.aclose()
+            self._drop(lane)
+            raise httpx.ReadError("the client was closed", request=request)
         stream = response.stream
         assert isinstance(stream, httpx.AsyncByteStream)  # noqa: S101 - what an async transport returns
         response.stream = _LaneStream(stream, lambda whole: self._free.append(lane) if whole else self._drop(lane))
         return response
 
     async def aclose(self) -> None:
+        """Calls under way end with an error."""
+        self._closed = True
         for lane in list(self._all):
             await lane.aclose()
         if self._closing:
