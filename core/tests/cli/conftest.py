@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -40,17 +39,14 @@ class ServerProcess:
     """``prorl serve`` as people start it. ``kill`` is SIGKILL; ``start`` again takes the same port."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            self.port = taken.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = ""
         self._folder = folder
         self._environment = environment
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "prorl", "serve", "--port", str(self.port)],
+            [sys.executable, "-m", "prorl", "serve", "--port", self.url.rpartition(":")[2] or "0"],
             cwd=self._folder,
             env=self._environment,
             stdout=subprocess.PIPE,
@@ -58,7 +54,7 @@ class ServerProcess:
             text=True,
         )
         assert self.process.stdout is not None
-        assert self.url in self.process.stdout.readline()
+        self.url = self.process.stdout.readline().partition(" listens on ")[2].split()[0]
 
     def kill(self, how: int = signal.SIGKILL) -> int:
         assert self.process is not None

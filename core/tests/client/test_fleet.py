@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from importlib import metadata
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -40,11 +41,12 @@ class House:
         found = [metadata.distribution("prorl"), *metadata.distributions(path=[str(PLAY)])]
         self.registry = discover(distributions=found)
         self.running: dict[str, RunningServer] = {}
+        self._names = map("node-{}".format, count())
 
     def start(self, url: str | None = None) -> str:
-        port = int(url.rpartition(":")[2]) if url else free_port()
+        port = int(url.rpartition(":")[2]) if url else 0
         server = RunningServer(
-            parse_settings({"server": {"port": port, "name": f"node-{port}"}, "pipeline": {"run_workers": 8}}),
+            parse_settings({"server": {"port": port, "name": next(self._names)}, "pipeline": {"run_workers": 8}}),
             self.registry,
         )
         server.__enter__()

@@ -20,7 +20,6 @@ from prorl.client import (
     Prompt,
     RolloutClient,
 )
-from prorl.testing.engines import free_port
 from prorl.testing.httpd import stop_listening
 from prorl.wire import JobRequest
 
@@ -30,22 +29,25 @@ PLAY = Path(__file__).parent.parent / "data" / "plugins" / "play"
 class Process:
     """``prorl serve``; started again it listens at the same place."""
 
-    def __init__(self, folder: Path) -> None:
-        self.url = f"http://127.0.0.1:{free_port()}"
-        self._log = folder / f"{self.url.rpartition(':')[2]}.log"
+    def __init__(self, folder: Path, name: str) -> None:
+        self.url = ""
+        self._name = name
+        self._log = folder / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        port = self.url.rpartition(":")[2]
+        port = self.url.rpartition(":")[2] or "0"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "prorl", "serve", "--port", port, "--name", f"node-{port}"],
+                [sys.executable, "-m", "prorl", "serve", "--port", port, "--name", self._name],
                 env=os.environ | {"PYTHONPATH": str(PLAY)},
                 stdout=subprocess.PIPE,
                 stderr=log,
             )
         assert self._process.stdout is not None
-        assert self._process.stdout.readline(), self._log.read_text()  # it listens
+        told = self._process.stdout.readline().decode()
+        assert told, self._log.read_text()
+        self.url = told.partition(" listens on ")[2].split()[0]
 
     def kill(self) -> None:
         if self._process is not None:
@@ -59,7 +61,7 @@ def processes(tmp_path):
     made: list[Process] = []
 
     def start(count: int) -> list[Process]:
-        made.extend(Process(tmp_path) for _ in range(count))
+        made.extend(Process(tmp_path, f"node-{n}") for n in range(count))
         for process in made:
             process.start()
         return made

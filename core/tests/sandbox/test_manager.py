@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from prorl.api import ConfigError, Probe, RuntimeRecord, SandboxFault, SandboxSpec
+from prorl.api import ConfigError, Probe, RuntimeRecord, Sandbox, SandboxFault, SandboxSpec
 from prorl.sandbox.inside import tree
 from prorl.sandbox.manager import SandboxManager
 from prorl.sandbox.plugin import prorl_sandbox_runtimes, runtimes
@@ -134,11 +134,22 @@ async def test_close_stops_every_sandbox(tmp_path) -> None:
         await manager.start(SandboxSpec())
 
 
-async def test_closing_while_one_starts(tmp_path) -> None:
+async def test_closing_while_one_starts(tmp_path, monkeypatch) -> None:
     manager = SandboxManager(records(tmp_path), default="local")
+    runtime = manager._runtime("local")
+    start, almost, go = runtime.start, asyncio.Event(), asyncio.Event()
+
+    async def late(spec: SandboxSpec) -> Sandbox:
+        sandbox = await start(spec)
+        almost.set()
+        await go.wait()
+        return sandbox
+
+    monkeypatch.setattr(runtime, "start", late)
     starting = asyncio.create_task(manager.start(SandboxSpec()))
-    await asyncio.sleep(0.01)
+    await almost.wait()
     await manager.close()
+    go.set()
     with pytest.raises(SandboxFault, match="going down"):
         await starting
     assert tree.descendants(os.getpid()) == []
