@@ -66,7 +66,7 @@ class Member:
             return False
         back = not self.alive
         if back or self._differs(status):
-            refused = await self.sync(status)
+            refused = await self.sync()
             if refused and len(refused) == len(self.wanted):
                 self.lose(f"it can register none of its LLM servers: {next(iter(refused.values()))}")
                 return False
@@ -77,15 +77,16 @@ class Member:
         self.down.clear()
         return back
 
-    async def sync(self, status: ServiceStatus | None = None) -> dict[str, ServiceError]:
+    async def sync(self) -> dict[str, ServiceError]:
         """Make the server's LLM servers those that it was dealt, under the versions they carry. Returns those that it
         refused: one that is down keeps nobody from the others, and is asked for again with the next check."""
         async with self._syncing:
             refused: dict[str, ServiceError] = {}
             if not self.managed:
                 return refused
-            status = status or await self.client.status()
-            has = self._ours(status)
+            # Asked in here: what was heard before may be older than the last sync, and to register again what is
+            # registered ends the calls that run on it.
+            has = self._ours(await self.client.status())
             if surplus := [url for url in has if url not in self.wanted]:
                 await self.client.clear_llm_server(*surplus)
             for url, spec in self.wanted.items():
