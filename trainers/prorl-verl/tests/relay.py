@@ -13,7 +13,8 @@ PROMPT, RESPONSE = 96, 48  # the sizes that verl is configured with
 
 class Relay(AgentHandler):
     """Row fields: ``question``; ``turns`` (2); ``broken``: so many rollouts of a group, the first, meet a broken
-    sandbox; ``slow``: seconds before the first word; ``equal``: all rewards are the same; ``forks``: a second segment.
+    sandbox; ``slow``: seconds before the first word; ``equal``: all rewards are the same; ``differ``: they are 1 and 0
+    by turns, and not what the words happen to be; ``forks``: a second segment.
     """
 
     groups: ClassVar[Counter[str]] = Counter()
@@ -25,7 +26,8 @@ class Relay(AgentHandler):
         row = job.instance
         group = job.request.group_id or ""
         Relay.groups[group] += 1
-        if Relay.groups[group] <= row.get("broken", 0):
+        number = Relay.groups[group]
+        if number <= row.get("broken", 0):
             raise SandboxFault("the sandbox is gone", code="gone")
         await asyncio.sleep(row.get("slow", 0.0))
         chat = job.services.chat()
@@ -38,10 +40,11 @@ class Relay(AgentHandler):
             elif turn:
                 await chat.observe([message])
             said.append((await chat.reply(max_tokens=8)).text)
-        return {"said": said}
+        return {"said": said, "number": number}
 
     async def eval(self, job: Job) -> dict[str, Any]:
-        odd = sum(map(len, job.run_output["said"])) % 2
+        output = job.run_output
+        odd = (output["number"] if job.instance.get("differ") else sum(map(len, output["said"]))) % 2
         return {"reward": 0.5 if job.instance.get("equal") else float(odd), "resolved": bool(odd)}
 
 

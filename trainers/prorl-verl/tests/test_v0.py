@@ -55,7 +55,7 @@ def generate(configure, engines):
 
 
 async def test_the_batch_is_laid_out_as_verl_expects(generate, engines):
-    output = await generate(rows(2, 4))
+    output = await generate(rows(2, 4, differ=True))
     batch = output.batch
     assert batch["prompts"].shape == (8, PROMPT)
     assert batch["responses"].shape == batch["response_mask"].shape == batch["rm_scores"].shape == (8, RESPONSE)

@@ -240,6 +240,30 @@ async def test_a_step_stops_at_its_last_group_and_cancels_the_rest(trainer, serv
     assert set(statuses()) == set(batch.keys), "nothing of what was stopped is left behind, nor can come later"
 
 
+async def test_two_prompts_replace_a_group_of_no_use_and_the_slower_is_not_waited_for(trainer, service):
+    names = {name: uuid.uuid4().hex for name in ("equal", "one", "two", "quick", "slow")}
+    loop = asyncio.get_running_loop()
+    refilled = []
+
+    def rows(*chosen: str) -> dict[str, dict[str, Any]]:
+        return {
+            names[name]: {"question": name, "equal": name == "equal", "differ": True, "slow": 600.0 * (name == "slow")}
+            for name in chosen
+        }
+
+    def refill(count: int) -> None:
+        refilled.append(count)
+        asyncio.run_coroutine_threadsafe(trainer(rows("quick", "slow"), wait=False), loop).result()
+
+    await trainer(rows("equal", "one", "two"))
+    buffer = early(service, refill_fn=refill, filter_groups_metric="reward")
+    batch, metrics = await asyncio.to_thread(buffer.sample, 5, "train", 3)
+    assert refilled == [2]
+    assert {key.split("_")[0] for key in batch.keys} == {names["one"], names["two"], names["quick"]}
+    assert metrics["training/prorl/stopped_early"] == 1
+    assert (await cancelled_groups(service))[names["slow"]] == 4
+
+
 async def test_a_group_that_is_too_old_while_it_runs_is_cancelled_and_replaced(trainer, service):
     old, new = uuid.uuid4().hex, uuid.uuid4().hex
     await trainer({old: {"question": "old", "slow": 600.0}}, wait=False)
@@ -274,7 +298,7 @@ async def test_a_group_that_somebody_cancelled_is_replaced(trainer, service):
     loop = asyncio.get_running_loop()
 
     def refill(count: int) -> None:
-        asyncio.run_coroutine_threadsafe(trainer({new: {"question": "new"}}, wait=False), loop).result()
+        asyncio.run_coroutine_threadsafe(trainer({new: {"question": "new", "differ": True}}, wait=False), loop).result()
 
     buffer = early(service, refill_fn=refill, filter_groups_metric="resolved")
     sampling = asyncio.create_task(asyncio.to_thread(buffer.sample, 5, "train", 1))

@@ -7,9 +7,10 @@
     +trainer.v1.sampler.sampler_kwargs.urls=[http://127.0.0.1:8089]
     +trainer.v1.sampler.sampler_kwargs.filter_groups_metric=reward
 
-verl's own synchronous buffer waits for every rollout under way once it has enough groups, and its asynchronous one lets
-rollouts run that are too old to be used. Here the former are cancelled as soon as the last group is in, the latter as
-soon as they are too old; verl's workers, which wait for them, are free a moment later.
+verl's own synchronous buffer fetches two prompts for each group that it evicts, and waits for every rollout under way
+once it has enough groups; its asynchronous one lets rollouts run that are too old to be used. Here the former are
+cancelled as soon as the last group is in, the latter as soon as they are too old; verl's workers, which wait for them,
+are free a moment later.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -42,11 +44,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class RolloutServiceReplayBuffer(ReplayBufferAsync):  # type: ignore[misc] # verl is not typed
-    def __init__(self, *, sampler_kwargs: Any, **given: Any) -> None:
+    def __init__(self, *, sampler_kwargs: Any, refill_fn: Callable[[int], Any], **given: Any) -> None:
         self._settings = settings = read(Settings, sampler_kwargs or {}, "trainer.v1.sampler.sampler_kwargs")
+        self._fetch = refill_fn
         self._in_vain: set[str] = set()
         super().__init__(
             sampler_kwargs=sampler_kwargs,
+            refill_fn=self._refill,
             filter_groups_metric=settings.filter_groups_metric,
             poll_interval=settings.poll_interval,
             **given,
@@ -54,6 +58,7 @@ class RolloutServiceReplayBuffer(ReplayBufferAsync):  # type: ignore[misc] # ver
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
         """As verl's; in synchronous training nothing runs any more when it returns: the weights change next."""
+        self._batch_size = batch_size
         batch, metrics = super().sample(global_steps, partition_id, batch_size)
         if partition_id != "val" and self.trainer_mode == "sync":
             metrics["training/prorl/stopped_early"] = self._stop_the_rest(partition_id)
@@ -85,6 +90,13 @@ class RolloutServiceReplayBuffer(ReplayBufferAsync):  # type: ignore[misc] # ver
                 "sampler_kwargs"
             )
         return reasons
+
+    def _refill(self, evicted: int) -> None:
+        """In synchronous training with a prompt more for each that is replaced, as long as no more than a batch runs at
+        once: those that are slow, or of no use either, are then not waited for."""
+        running = len(self.pending_keys["train"]) + len(self.running_keys["train"])
+        room = self._batch_size - running if self.trainer_mode == "sync" else 0
+        self._fetch(max(evicted, min(2 * evicted, room)))
 
     def _stop_the_rest(self, partition_id: str) -> int:
         """Cancel what runs, wait until verl's workers have let go of it, and drop it. Returns how many groups."""
