@@ -91,9 +91,11 @@ def test_usage_errors(prorl, arguments):
     assert done.stderr.count("\n") == 1
 
 
-def test_no_command_is_help(prorl):
-    assert prorl().stdout == prorl("--help").stdout
-    assert prorl().returncode == 0
+@pytest.mark.parametrize("group", [(), ("sandbox",), ("image",)])
+def test_no_command_is_help(prorl, group):
+    done = prorl(*group)
+    assert done.stdout == prorl(*group, "--help").stdout
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_plugins_table_fits_80_columns(prorl):

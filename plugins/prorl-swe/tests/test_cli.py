@@ -105,3 +105,11 @@ def test_rows_that_are_none(run, tmp_path) -> None:
         assert code == 2
         assert err.count("\n") == 1
         assert "line 1" in err or "no rows" in err
+
+
+@pytest.mark.parametrize("group", [(), ("cache",)])
+def test_a_group_alone_is_its_help(run, group) -> None:
+    code, out, err = run(*group)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"Usage: {' '.join(('prorl-swe', *group))} [OPTIONS] COMMAND")
+    assert run(*group, "-h")[1] == out

@@ -17,6 +17,7 @@ from prorl.client import ClientError
 from prorl.plugins import Registry
 
 INTERRUPTED = 130
+_ONLY_HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())  # click before 8.2 prints the help itself
 
 
 class PluginGroup(click.Group):
@@ -54,18 +55,22 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run the command line; returns the exit status and prints every error."""
+def run(arguments: Sequence[str], command: click.Command = cli, name: str = "prorl") -> int:
+    """Run the command line (of a plugin's own program: its ``command``); returns the exit status and prints every
+    error."""
     status: object
     try:
         # --debug counts wherever it stands: people add it at the end of the line that failed.
-        status = cli.main([each for each in arguments if each != "--debug"], prog_name="prorl", standalone_mode=False)
+        status = command.main([each for each in arguments if each != "--debug"], prog_name=name, standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         status = INTERRUPTED
     except BrokenPipeError:  # `prorl ... | head`: nobody reads on, which is no error of ours
         sys.stderr.close()
         status = 1
+    except _ONLY_HELP as error:  # a group without one of its commands
+        click.echo(error.format_message())
+        status = 0
     except Exception as error:
         if "--debug" in arguments:
             traceback.print_exc()

@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from prorl.api.errors import ConfigError, Fault, ProrlError
 from prorl.api.sandbox import Sandbox, SandboxSpec
+from prorl.cli.app import run
 from prorl.cli.console import err, load_registry, out, print_json
 from prorl.cli.console import table as columns
 from prorl.pipeline.tables import convert_table
@@ -38,7 +39,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     error: str | None = None
 
 
-@click.group("swe")
+@click.group("swe", context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Repositories of the swe domain."""
 
@@ -184,14 +185,4 @@ def _print(stored: tuple[Stored, ...], as_json: bool) -> None:
 
 def main() -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 asked for something that cannot work."""
-    try:
-        code = command.main(sys.argv[1:], prog_name="prorl-swe", standalone_mode=False)
-    except click.ClickException as error:
-        err().print(f"prorl-swe: {escape(error.format_message())}")
-        sys.exit(2)
-    except click.Abort:
-        sys.exit(130)
-    except ConfigError as error:
-        err().print(f"prorl-swe: {escape(str(error))}")
-        sys.exit(2)
-    sys.exit(code or 0)
+    sys.exit(run(sys.argv[1:], command, "prorl-swe"))
