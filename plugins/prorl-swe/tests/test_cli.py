@@ -12,6 +12,8 @@ import pytest
 from prorl_swe import cli
 from prorl_swe.repository.store import Store
 
+ROWS = Path(__file__).parent / "data" / "pypi.jsonl"
+
 
 @pytest.fixture
 def run(monkeypatch, capsys):
@@ -72,7 +74,7 @@ def test_the_cache_is_where_the_servers_settings_say(run, folder, tmp_path, monk
 
 def test_rows_are_held_to_the_servers_sources(run, tmp_path) -> None:
     rows, config = tmp_path / "rows.jsonl", tmp_path / "prorl.toml"
-    row = json.loads((Path(__file__).parent / "data" / "pypi.jsonl").read_text().splitlines()[0])
+    row = json.loads(ROWS.read_text().splitlines()[0])
     source = {"type": "clone", "location": "/private/repository", "commit": "a" * 40}
     rows.write_text(json.dumps({**row, "source": source}))
     config.write_text('[swe]\nsources = ["/repos"]\n')
@@ -113,3 +115,16 @@ def test_a_group_alone_is_its_help(run, group) -> None:
     assert (code, err) == (0, "")
     assert out.startswith(f"Usage: {' '.join(('prorl-swe', *group))} [OPTIONS] COMMAND")
     assert run(*group, "-h")[1] == out
+
+
+@pytest.mark.timeout(600)
+def test_prepare(run, tmp_path, monkeypatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    line = next(line for line in ROWS.read_text().splitlines() if "pyflakes" in line)
+    Path("rows.jsonl").write_text(line)
+    code, out, err = run("cache", "prepare", "rows.jsonl", "--folder", "../cache", "--json")
+    (outcome,) = json.loads(out)
+    assert (code, err, outcome["error"]) == (0, "", None)
+    _, out, _ = run("cache", "list", "--folder", "../cache", "--json")
+    assert sorted(stored["kind"] for stored in json.loads(out)) == ["base", "env"]

@@ -51,7 +51,7 @@ def cache() -> None:
 
 _folder = click.option(
     "--folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
     help=f"The cache. [default: what the settings say in [swe] cache, else {default_folder()}]",
 )
 _config = click.option(
