@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from prorl.api import Sandbox, SandboxFault, SandboxSpec
-from prorl.sandbox.bubblewrap import BOOT, Bubblewrap
+from prorl.sandbox.bubblewrap import Bubblewrap
+from prorl.sandbox.bubblewrap_command import BOOT
 from prorl.sandbox.host import find_bwrap
 from prorl.sandbox.inside import tree
 from prorl.sandbox.local import Local

@@ -23,10 +23,9 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -35,6 +34,7 @@ from prorl.api.sandbox import Limits, Probe, SandboxSpec
 from prorl.host.run import to_its_end
 from prorl.sandbox import host, seccomp
 from prorl.sandbox.binds import check_binds, own_folders
+from prorl.sandbox.bubblewrap_command import BOOT, INSIDE_AT, Descriptors, command
 from prorl.sandbox.images import view
 from prorl.sandbox.images.resolve import Images
 from prorl.sandbox.images.roots import Root, Roots
@@ -45,13 +45,9 @@ from prorl.sandbox.served import ServedSandbox, connect, start_or_undo
 from prorl.sandbox.settings import SandboxSettings
 from prorl.sandbox.shown import BASH, Shown, show_host, show_image
 
-INSIDE = Path(frames.__file__).parent
-INSIDE_AT = "/run/prorl"
 HOME = "/tmp/home"  # noqa: S108
-CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")
 STOP_TIMEOUT = 10.0
 INFO_WITHIN = 2.0
-BOOT = f"import sys; sys.path.insert(0, {INSIDE_AT!r}); from inside.server import main; main(int(sys.argv[1]))"
 
 
 class Bubblewrap:
@@ -107,10 +103,8 @@ class Bubblewrap:
         info, informed = os.pipe()
         child: Child | None = None
         try:
-            with theirs, _Descriptors(theirs.fileno(), informed) as fds:
-                options = [*self._namespaces(spec, uid, fds), *shown.options, *self._view(spec, shown, fds)]
-                program = [*shown.before, bwrap, "--info-fd", str(informed), *options]
-                argv = [*program, "--", *_action_server(shown), str(theirs.fileno())]
+            with theirs, Descriptors(theirs.fileno(), informed) as fds:
+                argv = command(bwrap, spec, shown, fds, uid=uid, as_root=self._root, copied=self._copies(spec))
                 child = await self._spawner.spawn(
                     argv, pass_fds=fds.all, end=lambda child: self._abort(child, info), env=shown.launch_env
                 )
@@ -198,47 +192,6 @@ class Bubblewrap:
             "python": python,
         }
 
-    def _namespaces(self, spec: SandboxSpec, uid: int, fds: _Descriptors) -> Iterator[str]:
-        yield from ("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", "sandbox")
-        # The action server is the namespace's init: nothing inside can kill it, and bwrap, its parent, reaps it.
-        yield from ("--die-with-parent", "--as-pid-1", "--new-session", "--clearenv")
-        if not spec.network:
-            yield "--unshare-net"
-        if not self._root:
-            yield from ("--unshare-user", "--disable-userns", "--uid", str(uid), "--gid", str(uid))
-            yield from ("--cap-drop", "ALL")
-            return
-        yield from ("--cap-drop", "ALL")
-        for capability in CAPABILITIES:
-            yield from ("--cap-add", capability)
-        if seccomp.supported():
-            yield from ("--seccomp", str(fds.adopt(seccomp.no_user_namespaces())))
-
-    def _view(self, spec: SandboxSpec, shown: Shown, fds: _Descriptors) -> Iterator[str]:
-        size = ("--size", str(spec.limits.tmp_mb << 20)) if spec.limits.tmp_mb else ()
-        yield from ("--proc", "/proc", "--dev", "/dev")
-        for path, content in shown.files.items():
-            yield from ("--perms", "0444", "--ro-bind-data", str(fds.data(content.encode())), path)
-        for path in ("/tmp", "/dev/shm"):  # noqa: S108
-            yield from ("--perms", "1777", *size, "--tmpfs", path)
-        if shown.workdir:
-            yield from _directories(spec.workdir)
-            yield from ("--perms", "0777", *size, "--tmpfs", spec.workdir)
-        for path in shown.binds:
-            yield from (*_directories(path), "--ro-bind", path, path)
-        yield from (*_directories(f"{INSIDE_AT}/inside"), "--ro-bind", str(INSIDE), f"{INSIDE_AT}/inside")
-        own = 0
-        for bind in spec.binds:
-            yield from _directories(bind.target)
-            if bind.own:
-                where = {"is_root": self._root, "copied": self._copies(spec)}
-                yield from view.own_folder(own, bind.source, bind.target, **where)
-                own += 1
-            else:
-                yield from ("--bind" if bind.writable else "--ro-bind", bind.source, bind.target)
-        # What is left writable is capped. An ordinary user owns the two tmpfs that bwrap makes without a cap.
-        yield from ("--remount-ro", "/dev", *(("--remount-ro", "/") if shown.read_only else ()), "--chdir", "/")
-
     async def _look_at_layers(self, bwrap: str) -> view.Layers:
         if self._layers is None:
             self._layers = await to_its_end(partial(view.probe_layers, bwrap, is_root=self._root))
@@ -312,45 +265,6 @@ class Bubblewrap:
             },
             why_not=why_not,
         )
-
-
-class _Descriptors:
-    """What a child inherits. Those made here are closed when the child has its own."""
-
-    def __init__(self, *inherited: int) -> None:
-        self.all = list(inherited)
-        self._own = [inherited[1]]
-        self._exit = contextlib.ExitStack()
-
-    def adopt(self, fd: int) -> int:
-        self.all.append(fd)
-        self._own.append(fd)
-        return fd
-
-    def data(self, content: bytes) -> int:
-        fd = self.adopt(os.memfd_create("content"))
-        os.write(fd, content)
-        os.lseek(fd, 0, os.SEEK_SET)
-        return fd
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for fd in self._own:
-            os.close(fd)
-
-
-def _action_server(shown: Shown) -> list[str]:
-    if shown.python is None:
-        return [BASH, "--noprofile", "--norc", f"{INSIDE_AT}/inside/bare.sh"]
-    return [shown.python, "-I", "-S", "-c", BOOT]
-
-
-def _directories(path: str) -> Iterator[str]:
-    """bwrap makes a bind's missing parents as private as the host's are, and then the agent's uid cannot pass."""
-    for parent in reversed(Path(path).parents[:-1]):
-        yield from ("--perms", "0755", "--dir", str(parent))
 
 
 def _open_init(info: int) -> int | None:
