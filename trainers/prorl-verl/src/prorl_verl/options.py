@@ -65,6 +65,6 @@ def options_of(given: Mapping[str, Any]) -> Options:
 def read(kind: type[T], said: Mapping[str, Any], where: str) -> T:
     """A part of verl's configuration, checked. Raises ``ValueError`` that names what is wrong ``where``."""
     try:
-        return msgspec.convert(plain(said, where), kind)
+        return msgspec.convert({name: plain(value, name) for name, value in said.items()}, kind)
     except msgspec.ValidationError as error:
         raise ValueError(f"{where}: {error}") from error

@@ -36,7 +36,7 @@ def plain(value: Any, where: str) -> Any:
     try:
         return json.loads(json.dumps(value, default=_builtin, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{where!r} cannot travel as JSON ({error}): leave it out of the row") from error
+        raise TypeError(f"{where!r} cannot travel as JSON ({error}): leave it out") from error
 
 
 def _builtin(value: Any) -> Any:
