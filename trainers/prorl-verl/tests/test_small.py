@@ -85,7 +85,7 @@ def test_options_come_from_yaml_and_are_checked():
         options_of({"urls": ["http://a:1"], "attemts": 3})
     with pytest.raises(ValueError, match="missing required field `urls`"):
         options_of({})
-    with pytest.raises(TypeError, match="'settings' cannot travel as JSON .it holds a object"):
+    with pytest.raises(TypeError, match=r"'settings' cannot travel as JSON .it holds a object"):
         options_of({"urls": ["http://a:1"], "settings": {"deep": object()}})
 
 
