@@ -190,6 +190,19 @@ def test_a_result_says_which_row_it_is_of(tmp_path, rows, rollout):
     assert {each["asked"]["sampling_params"]["seed"] for each in lines if each["row"]["sample"] == 0} == {5}
 
 
+def test_failures_that_are_kept_are_told_and_run_again_without_their_lines(tmp_path, rows, rollout):
+    path, written = rows({"reward": 1.0}, {"fail": "no git"}), tmp_path / "out.jsonl"
+    assert "warning" not in rollout(path)[2]
+    _, _, err = rollout(path)
+    assert "warning: 1 rollout in " in err
+    assert "failed, and kept as results: to run them again remove their lines" in err
+    good = [line for line in written.read_text().splitlines(keepends=True) if "no git" not in line]
+    written.write_text("".join(good))
+    _, out, err = rollout(path, "--json")
+    assert "1 rollout to do, 1 already in" in err
+    assert (json.loads(out)["fresh"], json.loads(out)["results"]) == (1, 2)
+
+
 def test_results_of_other_options_are_told(rows, rollout):
     path = rows({"reward": 1.0}, {"reward": 0.0})
     rollout(path, "--seed", "5")

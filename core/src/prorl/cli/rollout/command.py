@@ -81,8 +81,8 @@ def command(
 ) -> int:
     """Roll out every row of FILE (JSON lines) on a server, and write the scored results to OUT.
 
-    Stop it whenever you like: the same command again goes on where it stopped. A rollout that fails is a result; the
-    exit status is 1 only if the server would not take a row.
+    Stop it whenever you like: the same command again goes on where it stopped. A rollout that fails is a result (remove
+    its line from OUT to run it again); the exit status is 1 only if the server would not take a row.
 
     A line of OUT is the rollout's result, with two more fields: "row" is where it comes from ({"line": 3, "sample":
     0}: the third line of FILE, the first of its rollouts), "asked" the options it was run with. Lines come in the order
@@ -132,6 +132,11 @@ def command(
             console.print(
                 f"warning: {counted(len(differ), 'rollout')} in {shown} kept as run with another "
                 f"{escape(', '.join(dict.fromkeys(chain(*differ))))}: give another --out to run everything anew"
+            )
+        if failed := summary.statuses["failed"]:
+            console.print(
+                f"warning: {counted(failed, 'rollout')} in {shown} failed, and kept as results: to run them again "
+                "remove their lines, or give another --out"
             )
         if total:
             jobs = requests(rows, template, run=run, samples=samples, done=done)
