@@ -99,11 +99,6 @@ import os
 if not os.path.exists("/testbed/conftest.py"):
     open("/testbed/conftest.py", "w").write({PLUGIN!r}); os._exit(0)
 """,
-    "a start of the next process": f"""
-import os, site
-os.makedirs(site.getusersitepackages(), exist_ok=True)
-open(os.path.join(site.getusersitepackages(), "usercustomize.py"), "w").write({PLUGIN!r}); os._exit(0)
-""",
     "code that says it is of another file": """
 import _pytest.python as python
 names = {"old": python.Function.runtest}
@@ -139,10 +134,14 @@ def runtest(self):
 code = marshal.loads(marshal.dumps(runtest.__code__.replace(co_filename="/testbed/jwt/utils.py")))
 python.Function.runtest = types.FunctionType(code, python.__dict__ | {"old": old}, closure=runtest.__closure__)
 """,
-    "a name that hides a builtin": """
-import _pytest.runner
-class Nothing(BaseException): pass
-_pytest.runner.BaseException = Nothing
+    "a property that there was not": """
+import _pytest.nodes, _pytest.python
+hooks_of = vars(_pytest.nodes.Node)["ihook"].fget
+class Hooks:
+    def __init__(self, item): self.item = item
+    def __getattr__(self, name): return getattr(hooks_of(self.item), name)
+    def pytest_pyfunc_call(self, pyfuncitem): return True
+_pytest.python.Function.ihook = property(lambda self: Hooks(self) if self.cls else hooks_of(self))
 """,
     "a plugin put in by the stack": """
 import sys, pytest
@@ -158,22 +157,12 @@ config.pluginmanager.register(Evil())
 """,
     "other code in the tests": """
 import jwt.api_jwt, sys
-def encode(self, *args, **named):
+def decode(self, *args, **named):
     for name, test in vars(sys.modules["tests.test_api_jwt"].TestJWT).items():
-        if name.startswith("test_"): test.__code__ = (lambda self, jwt=None, payload=None: None).__code__
+        if name.startswith("test_"): test.__code__ = (lambda *args, **named: None).__code__
     return old(self, *args, **named)
-old = jwt.api_jwt.PyJWT.encode
-jwt.api_jwt.PyJWT.encode = encode
-""",
-    "other tests": """
-import jwt.api_jwt, sys
-def encode(self, *args, **named):
-    tests = sys.modules["tests.test_api_jwt"].TestJWT
-    for name in list(vars(tests)):
-        if name.startswith("test_"): setattr(tests, name, lambda self, jwt=None, payload=None: None)
-    return old(self, *args, **named)
-old = jwt.api_jwt.PyJWT.encode
-jwt.api_jwt.PyJWT.encode = encode
+old = jwt.api_jwt.PyJWT.decode
+jwt.api_jwt.PyJWT.decode = decode
 """,
 }
 

@@ -62,6 +62,12 @@ def test_what_is_not(path):
         ("setup.cfg", "[metadata]\na=1\n", "[metadata]\na=2\n", True),
         ("setup.cfg", "[metadata]\na=1\n", "[metadata]\na=1\n[tool:pytest]\naddopts=-x\n", False),
         ("setup.cfg", "[tool:pytest]\naddopts=-x\n", "[metadata]\na=1\n", False),
+        ("setup.cfg", "[a]\nb=1\n", "[a]\nb=1\u2028[tool:pytest]\u2028addopts=-x\n", False),
+        ("setup.cfg", "[a]\nb=1\n", "[a]\nb=1\f[tool:pytest]\faddopts=-x\n", False),
+        ("pyproject.toml", "", "a = " + "[" * 900, False),
+        ("pyproject.toml", "", "a = [\n" * 30_000, False),
+        ("pyproject.toml", "", "a." * 20_000 + "b = 1", False),
+        ("setup.cfg", "", "[a]\n" + "b = 1\n" * 50_000, False),
     ],
 )
 def test_settings_of_tests(name, old, new, same):

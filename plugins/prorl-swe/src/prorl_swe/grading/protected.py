@@ -31,6 +31,8 @@ RUNNERS = frozenset((
     "colorama", "pygments", "xdist", "execnet", "coverage", "pytest_cov", "hypothesis", "_hypothesis_pytestplugin",
     "mock", "nose", "six", "setuptools", "pkg_resources", "_distutils_hack", "prorl_inside",
 ))  # fmt: skip
+MAX_SETTINGS = 128 << 10
+MAX_LINE = 1000
 MODULE = re.compile(r"\.(?:py|so|pyd|abi3\.so|cpython-[^.]*\.so)\Z")
 
 
@@ -99,17 +101,21 @@ def _import_root(path: str, files: AbstractSet[str]) -> str:
 
 
 def same_test_settings(path: str, ours: bytes | None, theirs: bytes | None) -> bool:
-    """Whether a file of settings tells pytest (and coverage) the same in both forms. ``None``: there is no file."""
+    """Whether a file of settings tells pytest (and coverage) the same in both forms. ``None``: there is no file.
+    Blocks. What is larger, longer or deeper than such files are is not looked into, and is not the same.
+    """
     name = path.rpartition("/")[2]
     try:
         return test_settings(name, ours) == test_settings(name, theirs)
-    except (ValueError, configparser.Error):  # TOML's own errors are ValueErrors
+    except (ValueError, configparser.Error, RecursionError):  # TOML's own errors are ValueErrors
         return False
 
 
 def test_settings(name: str, content: bytes | None) -> object:
     if content is None:
         return {}
+    if len(content) > MAX_SETTINGS or max(map(len, content.splitlines()), default=0) > MAX_LINE:
+        raise ValueError("too long")
     text = content.decode("utf-8")
     if any(ord(character) < 32 and character not in "\t\n\r" for character in text):
         raise ValueError("control characters")

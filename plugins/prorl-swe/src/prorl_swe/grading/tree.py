@@ -22,7 +22,7 @@ from prorl_swe.rows.instance import Instance
 MAX_LIST = 256 << 20
 NOTHING = "0" * 40
 NOT_APPLIED = "exit code 41"
-MAX_SETTINGS = 50
+MAX_COMPARED = 50
 # What the environment of the tests can import, beside the repository.
 MODULES = """
 import os, sys
@@ -86,7 +86,7 @@ class _Build:
         entries = dict(map(_entry, (await self._get("tests.all")).split(b"\0")[:-1]))
         taken = os_text(await self._get("modules")).split()
         protects = Protection(self._instance, tested, entries.keys(), taken)
-        dropped = {path for path in changed if protects(path)} | await self._unlike_settings(changed)
+        dropped = set(await asyncio.to_thread(list, filter(protects, changed))) | await self._unlike_settings(changed)
         await self._put({"entries": index_lines({*dropped, *tested}, entries)})
         await self._script("grading/settle.sh")
         return Built(
@@ -106,10 +106,13 @@ class _Build:
         for number, path in enumerate(mine):
             ours, theirs = f"settings/{number}.tests", f"settings/{number}.agent"
             if (
-                number >= MAX_SETTINGS
+                number >= MAX_COMPARED
                 or changed[path] not in PLAIN  # what a link leads to is not what was compared
-                or not same_test_settings(
-                    path, await self._get(ours, missing=True), await self._get(theirs, missing=True)
+                or not await asyncio.to_thread(
+                    same_test_settings,
+                    path,
+                    await self._get(ours, missing=True),
+                    await self._get(theirs, missing=True),
                 )
             ):
                 found.add(path)

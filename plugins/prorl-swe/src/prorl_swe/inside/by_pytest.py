@@ -15,6 +15,8 @@ from .names import Wanted
 
 Seen = typing.Dict[str, str]
 IDS_AT_ONCE = 20000  # characters
+# Methods of a test's class that say how, and whether, the test is run.
+STEERING = ("run", "__call__", "debug", "_callTestMethod", "__getattribute__")
 
 
 class Reporter:
@@ -96,8 +98,10 @@ class Reporter:
         self._functions[item.nodeid] = function, code
         while inner is not None and hasattr(inner, "__wrapped__"):
             inner = inner.__wrapped__
-        if self._guard.origin.is_foreign(getattr(getattr(inner, "__code__", code), "co_filename", "<")):
-            self._guard.tell(f"the test {item.name} is in a file that was changed")
+        codes = [getattr(inner, "__code__", code)]
+        codes += [getattr(getattr(getattr(item, "cls", None), name, None), "__code__", None) for name in STEERING]
+        if any(self._guard.origin.is_foreign(getattr(code, "co_filename", "<")) for code in codes):
+            self._guard.tell(f"the test {item.name} is in a file that was changed, or is run by it")
 
     def _check_itself(self, item: typing.Any) -> None:
         function, code = self._functions.get(item.nodeid, (None, None))
