@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import enum
+from typing import Literal
+
 import msgspec
 import pytest
 
@@ -11,6 +14,12 @@ from prorl.wire.wording import complaint, counted, suggest
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):
     width: int = 0
+    shape: Literal["round", "square"] = "round"
+
+
+class Side(enum.IntEnum):
+    LEFT = 1
+    RIGHT = 2
 
 
 class Outer(msgspec.Struct, forbid_unknown_fields=True):
@@ -18,6 +27,7 @@ class Outer(msgspec.Struct, forbid_unknown_fields=True):
     named: dict[str, Inner | None] = {}
     pair: tuple[int, Inner] | None = None
     specs: tuple[BackendSpec, ...] = ()
+    side: Side | None = None
 
 
 def said(value, kind):
@@ -40,8 +50,10 @@ def said(value, kind):
             "must be written like http://host:port",
         ),
         ({"many": [{"widht": 1}]}, Outer, "many[0].widht", "did you mean `width`?"),
-        ({"named": {"a": {"zzz": 1}}}, Outer, "named[...].zzz", "known: width"),
-        ({"pair": [1, {"zzz": 1}]}, Outer, "pair[1].zzz", "known: width"),
+        ({"named": {"a": {"zzz": 1}}}, Outer, "named[...].zzz", "known: width, shape"),
+        ({"pair": [1, {"zzz": 1}]}, Outer, "pair[1].zzz", "known: width, shape"),
+        ({"many": [{"shape": "rund"}]}, Outer, "many[0].shape", "'rund' is none of 'round', 'square'"),
+        ({"side": 3}, Outer, "side", "3 is none of 1, 2"),
         (3, Outer, "", "Expected `object`, got `int`"),
     ],
 )

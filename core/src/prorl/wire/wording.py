@@ -12,6 +12,7 @@ from msgspec import inspect
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[([^\]]*)\]")
+_NOT_ONE = "Invalid enum value "
 _SHOWN = 12
 
 
@@ -44,6 +45,8 @@ def complaint(error: msgspec.ValidationError, kind: Any) -> Complaint:
         return Complaint(path, f"unknown field `{unknown[1]}`{suggest(unknown[1], fields)}", unknown[1])
     if " matching regex " in said:
         return Complaint(path, _like(kind, path))
+    if said.startswith(_NOT_ONE) and (allowed := _choices(kind, path)):
+        return Complaint(path, f"{said.removeprefix(_NOT_ONE)} is none of {', '.join(map(repr, allowed))}")
     return Complaint(path, said)
 
 
@@ -66,6 +69,12 @@ def _like(kind: Any, path: str) -> str:
     extras = (each.extra_json_schema or {} for each in _at(kind, path) if isinstance(each, inspect.Metadata))
     examples = [example for extra in extras for example in extra.get("examples", ())]
     return f"must be written like {examples[0]}" if examples else "is not written as it must be"
+
+
+def _choices(kind: Any, path: str) -> list[Any]:
+    """What a field that takes one of a few values takes."""
+    literal = [value for each in _at(kind, path) if isinstance(each, inspect.LiteralType) for value in each.values]
+    return literal + [one.value for each in _at(kind, path) if isinstance(each, inspect.EnumType) for one in each.cls]
 
 
 def _at(kind: Any, path: str) -> list[inspect.Type]:
