@@ -90,7 +90,8 @@ def test_every_token_is_of_the_weights_it_names(example, cache, tmp_path, monkey
                 of_trained[now] = max(of_trained[now], abs(scored[now][place] - sampled))
     print(*zip(record["steps"], of_named, of_trained, strict=True), lags, resumed, record["wall_s"], sep="\n")
     assert max(of_named) < 1e-4
-    assert [entry["gap"] for entry in record["steps"]] == pytest.approx(of_trained, rel=1e-3, abs=1e-4)
+    seen = [min(gap, 20.0) for gap in of_trained]  # verl bounds what it logs
+    assert [entry["gap"] for entry in record["steps"]] == pytest.approx(seen, rel=1e-3, abs=1e-4)
     assert max(of_trained) > 0.1, "new weights are others"
     assert 0 < max(lags) <= 8
     assert resumed > 0
