@@ -1,8 +1,8 @@
 """Run under an interpreter that can import NeMo RL's rollout code; prints what came out of it as JSON.
 
 What runs is NeMo RL's own: ``run_async_nemo_gym_rollout`` over a real Ray actor (ours), the postprocessing of its own
-Gym actor over our ``/run`` answers, and the baselines of its GRPO over both. There is no GPU, no policy and no training
-step in it.
+Gym actor over our ``/run`` answers, the baselines of its GRPO over both, and its loss over what our actor gave it.
+There is no GPU and no policy worker in it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from nemo_rl.experience import rollouts as theirs
 from transformers import PreTrainedTokenizerFast
 
 from prorl.testing.bytebpe import write_tokenizer
+from prorl.testing.tinymodel import write_model
 from prorl_nemo_rl.actor import environment_class, result_of, start
 from prorl_nemo_rl.rollouts import Rollouts
 
@@ -44,20 +45,27 @@ GENERATION = {
 }
 
 
-def through_our_actor(here: Scene, rows: list[dict[str, Any]], tokenizer: Any) -> dict[str, Any]:
+def rolled_out(here: Scene, rows: list[dict[str, Any]], tokenizer: Any, **generation: Any) -> Any:
+    """By their loop, over our actor."""
     actor = start({"model_name": "policy", "base_urls": [here.base_url], "rollouts": here.rollouts()})
     batch = BatchedDataDict({"extra_env_info": rows, "loss_multiplier": torch.ones(len(rows))})
     streams = hasattr(theirs, "run_nemo_gym_rollout_sync")
+    config = GENERATION | generation
     call = theirs.run_nemo_gym_rollout_sync if streams else theirs.run_async_nemo_gym_rollout
     found = call(
-        policy_generation=SimpleNamespace(cfg=GENERATION),
+        policy_generation=SimpleNamespace(cfg=config),
         input_batch=batch,
         tokenizer=tokenizer,
         task_to_env={"nemo_gym": actor},
-        generation_config=GENERATION,
+        generation_config=config,
         **({"log_full_result_tables": False} if streams else {}),
     )
     ray.get(actor.shutdown.remote())
+    return found
+
+
+def through_our_actor(here: Scene, rows: list[dict[str, Any]], tokenizer: Any) -> dict[str, Any]:
+    found = rolled_out(here, rows, tokenizer)
     final = found.final_batch
     return {
         "message_log": [
@@ -119,6 +127,33 @@ def multi_turn() -> list[float]:
     return advantages([log(7), log(8)], [1.0, 0.0])
 
 
+def one_step(folder: Path, tokenizer: Any) -> dict[str, Any] | None:
+    """On two rollouts of one prompt, of which one is right, and one that is masked; the right one first."""
+    try:
+        from nemo_rl_step import Learner  # noqa: PLC0415
+    except ModuleNotFoundError as missing:
+        if missing.name != "megatron":  # 0.6's loss cannot be imported without it
+            raise
+        return None
+    write_model(folder)
+    learner = Learner(folder, tokenizer, CALL)
+    with scene(learner, folder, temperature=1.0) as here:
+        final = rolled_out(here, [row(0), row(1), row(2, broken=True)], tokenizer, temperature=1.0).final_batch
+    rewards = final["total_reward"].tolist()
+    order = sorted(range(3), key=lambda place: -rewards[place])
+    logs = [final["message_log"][place] for place in order]
+    return {"rewards": rewards, **learner.step(logs, advantages(logs, [rewards[place] for place in order]))}
+
+
+def refused(here: Scene, tokenizer: Any) -> str:
+    """What reaches the caller of our actor when the service refuses a job."""
+    try:
+        rolled_out(here, [row() | {"domain": "unheard-of"}], tokenizer)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def _plain(result: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in message.items()}
@@ -140,8 +175,10 @@ def main() -> None:
                 "theirs": pairs,
                 "advantages": found,
                 "multi_turn": multi_turn(),
+                "refused": refused(here, tokenizer),
                 "prompts": [request.prompt_ids for request in here.engine.requests],
             }
+        out["step"] = one_step(Path(folder), tokenizer)
         ray.shutdown()
     sys.stdout.write(f"\n{json.dumps(out)}\n")
 

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,4 +56,23 @@ def test_their_own_code_takes_what_we_give(checkout: Path | None) -> None:
     assert [each["token_ids"] for each in masked] == [[0], [0]]  # it does not give the batch up
     # A masked row teaches nothing, heeded or not, and takes no part in the others' baseline.
     assert out["advantages"] == [0.5, -0.5, 0.0, 0.0]
+    assert "unheard-of" in out["refused"]  # not that its error could not be unpickled
+    assert out["refused"].startswith("RayTaskError(ServiceError)")
+    if "v0.6" in checkout.name:
+        assert out["step"] is None
+    else:
+        takes_a_step(out["step"])
     assert out["multi_turn"] == ([0.0, 0.0] if "v0.6" in checkout.name else [0.5, -0.5])  # the README says so
+
+
+def takes_a_step(step: dict[str, Any]) -> None:
+    """Their loss finds engine and learner at one, leaves the masked row alone, and prefers the rewarded one after."""
+    assert sorted(step["rewards"]) == [0.0, 0.0, 1.0]
+    assert step["gap"] < 1e-4
+    assert step["metrics"]["token_mult_prob_error"] == pytest.approx(1.0, abs=1e-4)
+    assert step["metrics"]["sampling_importance_ratio"] == pytest.approx(1.0, abs=1e-4)
+    right, wrong, masked = step["trained"]
+    assert (right == wrong > 0, masked) == (True, 0)
+    right, wrong, masked = step["moved"]
+    assert right > wrong + 0.01
+    assert masked == 0.0
