@@ -104,11 +104,11 @@ NASTY = {
         timeout=0.5,
     ),
     "timeout, shell deaf": Case(
-        "trap '' INT TERM; while :; do :; done", outcome="timeout", exit_code=137, timeout=0.2, lost=True
+        "trap '' INT TERM; while :; do :; done", outcome="timeout", exit_code=137, timeout=1, lost=True
     ),
-    "timeout, stopped": Case("kill -STOP $$", outcome="timeout", exit_code=137, timeout=0.2, lost=True),
-    "timeout, exec'd away": Case("exec sleep 60", outcome="timeout", exit_code=None, timeout=0.2, lost=True),
-    "timeout while printing": Case("yes", outcome="timeout", exit_code=None, timeout=0.3, contains="y\ny\n"),
+    "timeout, stopped": Case("kill -STOP $$", outcome="timeout", exit_code=137, timeout=1, lost=True),
+    "timeout, exec'd away": Case("exec sleep 60", outcome="timeout", exit_code=None, timeout=1, lost=True),
+    "timeout while printing": Case("yes", outcome="timeout", exit_code=None, timeout=1, contains="y\ny\n"),
 }
 
 
@@ -220,6 +220,7 @@ async def test_a_watcher_that_raises_ends_its_own_action_only(sandbox, bash) -> 
 
 
 SOFT = {"soft_timeout": 0.3, "stdin": "terminal", "if_running": "refuse"}
+ANSWERS = {**SOFT, "soft_timeout": 2}  # it has to be heard before it falls quiet, on a busy machine too
 
 
 async def test_a_quiet_command_goes_on_and_is_fed(bash) -> None:
@@ -229,10 +230,10 @@ async def test_a_quiet_command_goes_on_and_is_fed(bash) -> None:
     refused = await bash("echo other", **SOFT)
     assert refused.outcome == "error"
     assert "still running" in refused.error
-    second = await bash("Ada\n", is_input=True, **SOFT)
+    second = await bash("Ada\n", is_input=True, **ANSWERS)
     assert second.output == "hello Ada\n"
     assert second.data["running"] is True
-    third = await bash("x\n", is_input=True, **SOFT)
+    third = await bash("x\n", is_input=True, **ANSWERS)
     assert third.output == "got:x\n"
     assert third.data["exit_code"] == 0
     assert "running" not in third.data
@@ -250,7 +251,7 @@ async def test_keys_end_what_waits(bash, key: str, code: int) -> None:
 async def test_a_key_without_meaning_says_so_and_harms_nothing(bash) -> None:
     await bash("cat", **SOFT)
     assert "no job control" in (await bash("C-z", is_input=True, **SOFT)).error
-    assert (await bash("\x1astill\n", is_input=True, **SOFT)).output == "\x1astill\n"
+    assert (await bash("\x1astill\n", is_input=True, **ANSWERS)).output == "\x1astill\n"
 
 
 async def test_output_between_two_looks_is_kept_and_so_is_the_end(bash, until) -> None:
