@@ -1,16 +1,18 @@
-"""A rollout server's LLM servers are set right by what it has now, not by what it had when it was asked."""
+"""What a fleet makes of one rollout server's status."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import msgspec
 import pytest
 
-from prorl.client import RolloutClient
+from prorl.api import AgentHandler, HandlerRecord
+from prorl.client import Fleet, FleetSettings, RolloutClient
 from prorl.client.member import Member
 from prorl.testing.lab import Lab
-from prorl.wire import BackendSpec, BackendStatus
+from prorl.wire import BackendSpec, BackendStatus, JobRequest
 from prorl.wire.service import ServiceStatus
 
 
@@ -57,3 +59,41 @@ async def test_what_was_registered_during_a_check_is_not_registered_again(lab):
         member.wanted = {spec.url: msgspec.structs.replace(spec, policy_version="8")}
         await member.check()
         assert client.registered == [spec.url]
+
+
+class SlowToGrade(AgentHandler):
+    """Grades when it is told to."""
+
+    def __init__(self) -> None:
+        self.grading, self.go_on = 0, threading.Event()
+
+    async def init(self, job):
+        return None, {}, {}
+
+    async def run(self, job):
+        return {}
+
+    async def eval(self, job):
+        self.grading += 1
+        await asyncio.to_thread(self.go_on.wait)
+        return {"reward": 1.0}
+
+
+@pytest.fixture
+def slow():
+    handler = SlowToGrade()
+    record = HandlerRecord(name="slow", factory=lambda: handler, summary="slow to grade")
+    with Lab([], handlers=[record], settings={"pipeline": {"run_workers": 1, "eval_workers": 4}}) as lab:
+        yield lab, handler
+        handler.go_on.set()
+
+
+async def test_what_is_graded_takes_no_place_of_what_could_run(slow):
+    lab, handler = slow
+    async with Fleet(lab.url, FleetSettings(check_s=0.05)) as fleet, asyncio.timeout(60):
+        request = JobRequest(domain="slow", instance={})
+        running = [asyncio.create_task(fleet.process(request)) for _ in range(6)]
+        while handler.grading < 4:  # noqa: ASYNC110 - in the server's thread
+            await asyncio.sleep(0.01)
+        handler.go_on.set()
+        assert [result.reward for result in await asyncio.gather(*running)] == [1.0] * 6

@@ -60,7 +60,7 @@ class Member:
     async def check(self) -> bool:
         """Ask how it is. Returns whether it has just come (back). Raises ``ClientError`` when it does not answer."""
         status = await self.client.status()
-        self.capacity = max(1, status.stages["run"].workers) if "run" in status.stages else 1
+        self.capacity = _capacity(status)
         if not status.accepting:
             self.lose("it takes no jobs: POST /start")
             return False
@@ -122,6 +122,12 @@ class Member:
                     self.lose(str(error))
             on_change.set()
             await asyncio.sleep(every_s)
+
+
+def _capacity(status: ServiceStatus) -> int:
+    """RUN's workers, and what is in the other stages: else those would hold places that RUN could work at."""
+    others = sum(stage.busy for name, stage in status.stages.items() if name != "run")
+    return max(1, status.stages["run"].workers + others) if "run" in status.stages else 1
 
 
 def versions(specs: Mapping[str, BackendSpec]) -> dict[str, str | None]:
