@@ -70,6 +70,14 @@ def test_a_bad_field_is_named(kind, field, value):
     assert len(str(caught.value)) < 400
 
 
+def test_what_a_row_was_taken_for_is_said():
+    """A row of a source distribution whose `sdist` is missing has the fields of SWE-bench."""
+    row = {name: value for name, value in ROWS["pypi"].items() if name != "sdist"}
+    with pytest.raises(TaskFault, match=r"^base_commit .* \(by its fields a row of swe-bench\)$") as caught:
+        read_row(row)
+    assert caught.value.code == "bad_row"
+
+
 def test_a_row_without_tests_cannot_be_judged():
     with pytest.raises(GraderFault) as caught:
         read_row({**BENCH, "FAIL_TO_PASS": "[]"})

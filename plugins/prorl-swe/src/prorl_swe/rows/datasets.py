@@ -44,7 +44,12 @@ def read_row(
     found = detect(row) if kind == "auto" else kind
     if found not in READERS:
         raise TaskFault(f"{found!r:.80} is not a kind of row; they are {', '.join(get_args(Kind))}", code="bad_row")
-    instance = READERS[found](row, images)
+    try:
+        instance = READERS[found](row, images)
+    except TaskFault as fault:
+        if kind == "auto":  # the field that would have told another kind may be the one that is missing
+            raise TaskFault(f"{fault} (by its fields a row of {found})", code=fault.code) from fault
+        raise
     if isinstance(row.get("source"), dict):  # else it is where `images` says, which is no word of the row's
         instance = msgspec.structs.replace(instance, source=allowed(instance.source, sources))
     return instance
