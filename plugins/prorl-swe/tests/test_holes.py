@@ -155,6 +155,20 @@ while frame:
     frame = frame.f_back
 config.pluginmanager.register(Evil())
 """,
+    "another pytest in the tests' module": """
+import sys, types
+frame = sys._getframe()
+while frame:
+    if frame.f_globals.get("__name__") == "tests.test_api_jwt":
+        class Content:
+            def __init__(self, *args, **named): self.value = types.SimpleNamespace()
+            def __enter__(self): return self
+            def __exit__(self, *args): return True
+        other = types.ModuleType("pytest")
+        other.__dict__.update(frame.f_globals["pytest"].__dict__, raises=Content)
+        frame.f_globals["pytest"] = other
+    frame = frame.f_back
+""",
     "other code in the tests": """
 import jwt.api_jwt, sys
 def decode(self, *args, **named):

@@ -45,6 +45,12 @@ def test_what_is_the_graders(path):
     assert Protection(ROW, ["new_test.patch.py"], THERE)(path)
 
 
+@pytest.mark.parametrize("path", [".venv/lib/python3.9/site-packages/x.py", "anyio/pytest_plugin.py", "top/anyio.py"])
+def test_what_the_environment_has_is_not_the_agents(path):
+    assert Protection(ROW, [], THERE, ["anyio", "/.venv"])(path)
+    assert not Protection(ROW, [], {*THERE, path}, ["/env", "pkg", "x"])(path)
+
+
 @pytest.mark.parametrize("path", THEIRS.split())
 def test_what_is_not(path):
     assert not Protection(ROW, ["new_test.patch.py"], THERE)(path)

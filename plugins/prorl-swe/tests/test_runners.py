@@ -82,11 +82,13 @@ async def test_unittest_by_a_program_of_its_own(jwt):
         "import unittest; unittest.TestCase.run = lambda self, result=None: result.addSuccess(self)",
         "import unittest; unittest.TestCase.assertRaises = unittest.TestCase.subTest",
         "import unittest; unittest.TestResult.addFailure = unittest.TestResult.addSuccess",
+        "import unittest; unittest.TestCase.__unittest_expecting_failure__ = True",
     ],
 )
 async def test_unittest_attacked(jwt, code):
     graded = await jwt.grade(await jwt.patch(prepend("jwt/__init__.py", f"{code}\n")), unittest_row(jwt), **QUICK)
     assert not graded.verdict.resolved
+    assert not graded.verdict.f2p_passed
 
 
 async def test_a_program_by_its_log(jwt):

@@ -9,7 +9,7 @@ import configparser
 import re
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from pathlib import PurePosixPath
 
@@ -38,23 +38,27 @@ MODULE = re.compile(r"\.(?:py|so|pyd|abi3\.so|cpython-[^.]*\.so)\Z")
 
 class Protection:
     """``tested``: the paths that the test patch changes; ``files``: what is in the base with that patch; ``taken``:
-    what can be imported that is not the repository's (a plugin of pytest's, a library of the tests').
+    what can be imported that is not the repository's (a plugin of pytest's, a library of the tests'), and with a slash
+    at its start a folder of the repository that holds such things.
     """
 
     def __init__(
-        self, instance: Instance, tested: Iterable[str], files: AbstractSet[str], taken: Iterable[str] = ()
+        self, instance: Instance, tested: Iterable[str], files: AbstractSet[str], taken: Collection[str] = ()
     ) -> None:
         self._tested = frozenset(tested)
         self._files = frozenset(test_files(instance)) | self._tested | frozenset(instance.test_files)
         self._folders = frozenset(filter(None, map(_test_folder, self._files)))
         self._above = frozenset(str(parent) for path in self._files for parent in PurePosixPath(path).parents) - {"."}
         self._there = files | {str(parent) for path in files for parent in PurePosixPath(path).parents}
+        self._environments = tuple(f"{folder[1:]}/" for folder in taken if folder[1:] and folder.startswith("/"))
         self._taken = RUNNERS | sys.stdlib_module_names | frozenset(taken)
         self._roots = {"", "src", "lib", *(_import_root(path, files) for path in self._files)}
 
     def __call__(self, path: str) -> bool:
         parts = path.split("/")
         if parts[-1] in NAMES or parts[-1].endswith(ENDINGS):
+            return True
+        if path.startswith(self._environments):
             return True
         if any(part in FOLDERS or part.endswith(METADATA) for part in parts):
             return True

@@ -23,11 +23,15 @@ MAX_LIST = 256 << 20
 NOTHING = "0" * 40
 NOT_APPLIED = "exit code 41"
 MAX_COMPARED = 50
-# What the environment of the tests can import, beside the repository.
+# What the environment of the tests can import beside the repository; with a slash, where it is within the repository.
 MODULES = """
 import os, sys
-for folder in sys.path:
-    if os.path.isdir(folder) and not (folder + "/").startswith(sys.argv[1] + "/"):
+inside = sys.argv[1] + "/"
+for folder in [sys.prefix, *sys.path]:
+    if (folder + "/").startswith(inside):
+        if folder == sys.prefix or "-packages" in folder:
+            print("/" + folder[len(inside):])
+    elif os.path.isdir(folder):
         print("\\n".join(name.split(".")[0] for name in os.listdir(folder)))
 print("\\n".join(sys.builtin_module_names))
 """

@@ -12,11 +12,10 @@ import pytest
 from .channel import Send
 from .guard import Guard
 from .names import Wanted
+from .tested import Plugins, Tests
 
 Seen = typing.Dict[str, str]
 IDS_AT_ONCE = 20000  # characters
-# Methods of a test's class that say how, and whether, the test is run.
-STEERING = ("run", "__call__", "debug", "_callTestMethod", "__getattribute__")
 
 
 class Reporter:
@@ -32,7 +31,7 @@ class Reporter:
         self._marked: typing.Set[str] = set()
         self._seen: Seen = {}
         self._plugins = Plugins(guard)
-        self._functions: typing.Dict[str, typing.Tuple[typing.Any, typing.Any]] = {}
+        self._tests = Tests(guard)
         guard.keep(self)
 
     @pytest.hookimpl(trylast=True)
@@ -64,7 +63,7 @@ class Reporter:
             expecting = getattr(getattr(item, "obj", None), "__unittest_expecting_failure__", False)
             if item.get_closest_marker("xfail") or expecting:
                 self._marked.add(item.nodeid)
-            self._keep(item)
+            self._tests.keep(item)
             ids.append(item.nodeid)
             if sum(map(len, ids)) > IDS_AT_ONCE:
                 self._send({"event": "ids", "ids": ids})
@@ -91,31 +90,9 @@ class Reporter:
         self._guard.check()
         self._plugins.check()
 
-    def _keep(self, item: typing.Any) -> None:
-        """What the test is, which is to be in a file that is not the agent's."""
-        inner = function = getattr(item, "function", None)
-        code = getattr(function, "__code__", None)
-        self._functions[item.nodeid] = function, code
-        while inner is not None and hasattr(inner, "__wrapped__"):
-            inner = inner.__wrapped__
-        codes = [getattr(inner, "__code__", code)]
-        codes += [getattr(getattr(getattr(item, "cls", None), name, None), "__code__", None) for name in STEERING]
-        if any(self._guard.origin.is_foreign(getattr(code, "co_filename", "<")) for code in codes):
-            self._guard.tell(f"the test {item.name} is in a file that was changed, or is run by it")
-
-    def _check_itself(self, item: typing.Any) -> None:
-        function, code = self._functions.get(item.nodeid, (None, None))
-        now = getattr(item, "function", None)
-        called = getattr(getattr(item, "obj", None), "__func__", getattr(item, "obj", None))
-        replaced = [part for part in (now, called) if part is not None and part is not function]
-        replaced += [function] if getattr(function, "__code__", None) is not code else []
-        replaced += [vars(item)[name] for name in ("runtest", "setup", "ihook") if name in vars(item)]
-        if any(map(self._guard.origin.is_theirs, replaced)):
-            self._guard.tell(f"the test {item.name} was replaced")
-
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: typing.Any) -> typing.Any:
-        self._check_itself(item)
+        self._tests.check(item)
         outcome = yield
         self._seen["ran"] = "passed" if outcome.excinfo is None else "failed"
 
@@ -152,46 +129,6 @@ class Reporter:
         if call == "passed" and (seen.get("ran") != "passed" or "part" in seen):
             return "failed"
         return call
-
-
-class Plugins:
-    """pytest's plugins: those of the grader's files and of the environment, and none that foreign code puts in."""
-
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
-        self._manager: typing.Any = None
-        self._known: typing.Set[int] = set()
-        self._kept: typing.List[typing.Any] = []  # so that no other has its id
-
-    def begin(self, config: typing.Any) -> None:
-        """What is there before tests are collected is there by name: of an entry point, of a setting."""
-        self._manager = config.pluginmanager
-        named = {id(plugin) for plugin, _ in self._manager.list_plugin_distinfo()}
-        for plugin in self._manager.get_plugins():
-            file = getattr(plugin, "__file__", None)
-            if id(plugin) in named or isinstance(file, str):
-                self._keep(plugin)
-        self.check()
-
-    def check(self) -> None:
-        for plugin in self._manager.get_plugins() if self._manager is not None else ():
-            if id(plugin) not in self._known:
-                self._keep(plugin)
-                if self._is_foreign(plugin):
-                    self._guard.tell(f"a plugin of pytest's was put in: {type(plugin).__name__}")
-
-    def _is_foreign(self, plugin: typing.Any) -> bool:
-        is_foreign = self._guard.origin.is_foreign
-        file = getattr(plugin, "__file__", None)
-        if isinstance(file, str):
-            return is_foreign(file)
-        hooks = [getattr(plugin, caller.name, None) for caller in self._manager.get_hookcallers(plugin) or ()]
-        codes = [getattr(hook, "__code__", None) for hook in hooks]
-        return any(is_foreign(code.co_filename, nameless=True) for code in codes if code is not None)
-
-    def _keep(self, plugin: typing.Any) -> None:
-        self._known.add(id(plugin))
-        self._kept.append(plugin)
 
 
 def _failing(name: str, beside: typing.Any) -> typing.Any:

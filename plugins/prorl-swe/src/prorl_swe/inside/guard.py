@@ -30,6 +30,7 @@ class Guard:
         self._said: typing.Set[str] = set()
         self._seen: typing.Dict[Place, typing.Tuple[typing.Any, typing.Any]] = {}
         self._sizes: typing.List[typing.Tuple[typing.Any, int, typing.FrozenSet[str]]] = []
+        self._modules: typing.Dict[str, types.ModuleType] = {}
         self._kept: typing.List[typing.Tuple[typing.Any, str, typing.Any]] = []
 
     def watch(self) -> None:
@@ -42,6 +43,7 @@ class Guard:
             sys.addaudithook(Audit(self.origin, self.tell))
 
     def _remember(self, module: types.ModuleType) -> None:
+        self._modules[module.__name__] = module
         if module is not builtins:
             self._sizes.append((module, len(vars(module)), frozenset(vars(module))))
         for name, value in list(vars(module).items()):
@@ -62,6 +64,10 @@ class Guard:
         for thing, name, was in self._kept:
             if thing.__dict__.get(name) is not was:
                 self.tell(f"{type(thing).__name__}.{name} was replaced")
+        for name, module in self._modules.items():
+            found = sys.modules.get(name, module)
+            if found is not module and self.origin.is_theirs(found):
+                self.tell(f"the module {name} was replaced")
         for (owner, name), (value, code) in self._seen.items():
             now = owner.__dict__.get(name)
             if (now is not value or getattr(now, "__code__", None) is not code) and self.origin.is_theirs(now):

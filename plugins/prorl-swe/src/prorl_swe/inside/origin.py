@@ -126,14 +126,19 @@ class Origin:
         if isinstance(value, property):
             parts = [part for part in (value.fget, value.fset) if part is not None]
             return any(self.is_theirs(part, depth + 1) for part in parts)
+        if isinstance(value, types.ModuleType):  # not by what it says of itself
+            return any(map(self._has_foreign_code, list(vars(value).values())))
         if isinstance(value, types.FunctionType):
             return self._is_suspect(value.__code__.co_filename) or self._is_put_together(value, depth)
-        kind = value if isinstance(value, type) else type(value)
-        inner = [part for part in list(vars(kind).values()) if isinstance(part, types.FunctionType)]
-        if any(self.is_foreign(part.__code__.co_filename) for part in inner):
-            return True
         module = sys.modules.get(getattr(value, "__module__", None) or "")
-        return self._is_suspect(getattr(module, "__file__", None) or "<nowhere>")
+        return self._has_foreign_code(value if isinstance(value, type) else type(value)) or self._is_suspect(
+            getattr(module, "__file__", None) or "<nowhere>"
+        )
+
+    def _has_foreign_code(self, value: typing.Any) -> bool:
+        parts = list(vars(value).values()) if isinstance(value, type) else [value]
+        codes = [part.__code__ for part in parts if isinstance(part, types.FunctionType)]
+        return any(self.is_foreign(code.co_filename, nameless=isinstance(value, types.FunctionType)) for code in codes)
 
     def _is_suspect(self, filename: str) -> bool:
         if self.doubtful or filename.startswith("<"):
