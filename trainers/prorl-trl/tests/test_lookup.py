@@ -102,7 +102,8 @@ def test_async_grpo_trainer(cache, tmp_path, monkeypatch, without_gpu, assert_ex
     assert weights.version == steps + 1
     oldest = max(entry["sample/staleness_max"] for entry in history)
     assert oldest <= staleness
-    assert {row.model_version for row in seen} >= set(range(1, steps))
+    assert min(row.model_version for row in seen) == 1
+    assert max(row.model_version for row in seen) >= steps - staleness
     assert_exact(seen, weights.history, folder)
     rewards = [entry["rollout/reward"] for entry in history if "rollout/reward" in entry]
     first, last = statistics.fmean(rewards[:5]), statistics.fmean(rewards[-5:])

@@ -214,7 +214,8 @@ def test_async_grpo_learns(
     assert abs(history[0]["ratio"] - 1) < 1e-4, "the first step is on policy; later ones TRL has fetched one step ahead"
     assert abs(history[0]["kl"]) < 1e-6
     assert max(entry["sample/staleness_max"] for entry in history) <= staleness
-    assert {row.model_version for row in seen} >= {1, 2}
+    # Not each version has samples: a full buffer of the first may last until the third.
+    assert min(row.model_version for row in seen) == 1 < max(row.model_version for row in seen)
     assert_exact(seen, weights.history)
     rewards = [entry["rollout/reward"] for entry in history if "rollout/reward" in entry]
     assert sum(rewards[-3:]) - sum(rewards[:3]) > 0.25, rewards
