@@ -40,7 +40,7 @@ TABLE = [
     ("unknown data_source", {"instance": {"data_source": "nope"}}, 404, "known: echo, echo/*"),
     ("no domain at all", {"instance": {}}, 400, "names no domain"),
     ("a plugin that failed", {"domain": "lost", "instance": {}}, 503, "no module named lost"),
-    ("unknown handler setting", {**OK, "settings": {"truns": 3}}, 400, "unknown field 'truns'; known: turns"),
+    ("unknown handler setting", {**OK, "settings": {"truns": 3}}, 400, "unknown field 'truns'; did you mean `turns`?"),
     ("handler setting of a wrong type", {**OK, "settings": {"turns": "3"}}, 400, "$.turns"),
     ("no backend, not waiting", {**OK, "backend_wait_s": 0}, 503, "POST /add_llm_server"),
     ("oversized body", {"domain": "echo", "instance": {"x": "y" * 2_000_000}}, 413, "body_limit_mb"),

@@ -165,7 +165,7 @@ def test_a_file_that_is_not_there(tmp_path):
         ({"handlers": {"nope": {}}}, r"\[handlers.nope\]: no plugin offers this handler"),
         ({"sever": {}}, r"unknown table \[sever\]; known: server, pipeline"),
         ({"backends": [{"url": "http://h", "dialect": "vlm"}]}, r"http://h: no plugin offers the dialect 'vlm'"),
-        ({"sandbox": {"runtime": "docker"}}, r"no plugin offers 'docker'"),
+        ({"sandbox": {"runtime": "docker"}}, r"\[sandbox\]: runtime: no plugin offers the sandbox runtime 'docker'"),
     ],
 )
 def test_tables_that_nobody_has(tables, said):

@@ -198,6 +198,17 @@ async def test_bad_archives(served, cache, files, links, code: str) -> None:
     assert cache.store.list() == ()
 
 
+async def test_a_cache_whose_folder_is_named_from_here(served, cache, tmp_path, monkeypatch) -> None:
+    content = archive(GOOD)
+    served.files = {"p-1.tar.gz": content}
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    here = RepositoryCache("../relative")
+    tree, _ = await made(here, instance(content))
+    await here.close()
+    assert tree.is_relative_to(tmp_path / "relative")
+
+
 async def test_another_file_than_the_pinned_one(served, cache) -> None:
     served.files = {"p-1.tar.gz": archive(GOOD)}
     with pytest.raises(TaskFault, match="is not the file that the row names"):
@@ -216,6 +227,8 @@ async def test_an_index_that_is_down_is_not_the_rows_fault(served, cache) -> Non
     with pytest.raises(SandboxFault) as caught:
         await made(cache, instance(b""))
     assert caught.value.code == "index_unreachable"
+    assert "as pip is set to: http://127.0.0.1:" in str(caught.value)
+    assert "PIP_INDEX_URL" in str(caught.value)
     assert len(served.asked) == index.ATTEMPTS
 
 

@@ -16,6 +16,7 @@ from prorl.agent import relay
 from prorl.api.capture import Capture
 from prorl.api.errors import SandboxFault
 from prorl.api.job import Job
+from prorl.api.names import RuntimeName
 from prorl.api.sandbox import ActionResult, Bind, Sandbox, SandboxSpec
 from prorl.wire.jobs import Seconds
 
@@ -44,7 +45,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     grace_s: Seconds = 10.0
     timeout_s: Seconds | None = None
     output_chars: Annotated[int, msgspec.Meta(ge=1_000, le=100_000)] = 30_000
-    runtime: str | None = None
+    runtime: RuntimeName | None = None
     sandbox: SandboxSpec = SandboxSpec()
 
 

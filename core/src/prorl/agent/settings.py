@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from prorl.api.names import RuntimeName, ToolName
 from prorl.api.sandbox import SandboxSpec
 from prorl.wire.jobs import Seconds
 
@@ -33,7 +34,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ``sandbox``: what to start, when one of the tools needs a sandbox.
     """
 
-    tools: tuple[str, ...] | None = None
+    tools: tuple[ToolName, ...] | None = None
     system_prompt: str | None = None
     max_turns: Count = 16
     max_reply_tokens: Count | None = None
@@ -46,5 +47,5 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     min_observation_tokens: Count = 128
     context: Literal["end", "compact"] = "end"
     max_compactions: Annotated[int, msgspec.Meta(ge=0)] = 4
-    runtime: str | None = None
+    runtime: RuntimeName | None = None
     sandbox: SandboxSpec = SandboxSpec()

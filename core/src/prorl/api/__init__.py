@@ -30,6 +30,7 @@ from prorl.api.llm import (
     Tokenizer,
     ToolSchema,
 )
+from prorl.api.names import RuntimeName, ToolName
 from prorl.api.records import (
     CommandRecord,
     DemoModel,
@@ -80,6 +81,7 @@ __all__ = [
     "ProrlError",
     "Record",
     "Reply",
+    "RuntimeName",
     "RuntimeRecord",
     "Sandbox",
     "SandboxFault",
@@ -90,6 +92,7 @@ __all__ = [
     "Tokenizer",
     "Tool",
     "ToolContext",
+    "ToolName",
     "ToolRecord",
     "ToolSchema",
     "boundary",

@@ -179,7 +179,7 @@ class Pipeline:
         if len(self._active) >= self.settings.max_jobs:
             raise NotAccepting(f"{len(self._active)} jobs are accepted already, which is the limit", retry_s=5)
         handler = self._handlers.get(self._registry.route(request.domain, request.instance).name)
-        settings = _handler_settings(handler, request.settings)
+        settings = _handler_settings(self._registry, handler, request.settings)
         self._require_backend(request)
         record = JobRecord(
             request.job_id if request.job_id is not None else f"job-{self._incarnation}-{next(self._numbers)}",
@@ -298,10 +298,13 @@ def digest_of(request: JobRequest) -> str:
     return hashlib.blake2b(body, digest_size=16).hexdigest()
 
 
-def _handler_settings(handler: BoundHandler, asked: Mapping[str, Any]) -> msgspec.Struct | None:
+def _handler_settings(registry: Registry, handler: BoundHandler, asked: Mapping[str, Any]) -> msgspec.Struct | None:
     kind = handler.record.settings
     if kind is not None:
-        return convert_table(overlay(handler.table, asked), kind, where=f"settings of {handler.name}")
+        where = f"settings of {handler.name}"
+        settings = convert_table(overlay(handler.table, asked), kind, where=where)
+        registry.check_names(settings, where=where)
+        return settings
     if asked:
         raise ConfigError(f"settings: the handler {handler.name!r} has none")
     return None

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from prorl.api.errors import ConfigError
+from prorl.wire.wording import complaint, suggest
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -29,8 +30,8 @@ def convert_table(table: Mapping[str, Any], kind: type[S], *, where: str) -> S:
     known = [field.encode_name for field in msgspec.structs.fields(kind)]
     for name in table:
         if name not in known:
-            raise ConfigError(f"{where}: unknown field {name!r}; known: {', '.join(known) or 'none'}")
+            raise ConfigError(f"{where}: unknown field {name!r}{suggest(name, known)}")
     try:
         return msgspec.convert(dict(table), kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {error}") from error
+        raise ConfigError(f"{where}: {complaint(error, kind)}") from error

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from prorl.api.errors import ConfigError
+from prorl.api.names import named_in
 from prorl.api.records import (
     CommandRecord,
     DemoRecord,
@@ -82,6 +85,21 @@ class Registry:
                 return record
         known = ", ".join(sorted(self.tools)) or "none"
         raise ConfigError(f"no plugin offers the tool {name!r} (see `prorl plugins`); known: {known}")
+
+    def check_names(self, settings: msgspec.Struct, *, where: str) -> None:
+        """Whether what a handler's settings name is offered. Raises ``ConfigError`` that begins with ``where``."""
+        for setting, kind, name in named_in(settings):
+            try:
+                self.tool(name) if kind == "tool" else self.runtime(name)
+            except ConfigError as error:
+                raise ConfigError(f"{where}: {setting}: {error}") from None
+
+    def runtime(self, name: str) -> RuntimeRecord:
+        """Raises ``ConfigError`` for one that no plugin offers."""
+        if name not in self.runtimes:
+            known = ", ".join(sorted(self.runtimes)) or "none"
+            raise ConfigError(f"no plugin offers the sandbox runtime {name!r}; known: {known}")
+        return self.runtimes[name]
 
     def _broken(self, domain: str) -> list[PluginReport]:
         named = [why for record, why in self.broken_handlers if domain == record.name or domain in record.domains]

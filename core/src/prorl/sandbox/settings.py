@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from prorl.api.names import RuntimeName
 from prorl.sandbox.images.settings import ImageSettings
 
 
@@ -22,7 +23,7 @@ class SandboxSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     leases, one for all users of the machine. ``images`` is the table ``[sandbox.images]``.
     """
 
-    runtime: str | None = None
+    runtime: RuntimeName | None = None
     bwrap: str | None = None
     apptainer: str | None = None
     python: str | None = None

@@ -148,11 +148,11 @@ def check_settings(settings: Settings, registry: Registry, *, where: str = "sett
             raise ConfigError(f"{where}: [handlers.{name}]: no plugin offers this handler; known: {known}")
         if record.settings is None:
             raise ConfigError(f"{where}: [handlers.{name}]: this handler has no settings")
-        convert_table(table, record.settings, where=f"{where}: [handlers.{name}]")
-    runtime = settings.sandbox.runtime
-    if runtime is not None and runtime not in registry.runtimes and not registry.failed:
-        known = ", ".join(sorted(registry.runtimes)) or "none"
-        raise ConfigError(f"{where}: [sandbox] runtime: no plugin offers {runtime!r}; known: {known}")
+        checked = convert_table(table, record.settings, where=f"{where}: [handlers.{name}]")
+        if not registry.failed:
+            registry.check_names(checked, where=f"{where}: [handlers.{name}]")
+    if not registry.failed:
+        registry.check_names(settings.sandbox, where=f"{where}: [sandbox]")
     for spec in settings.backends:
         if spec.dialect is not None and spec.dialect not in registry.dialects and not registry.failed:
             raise ConfigError(

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from prorl.agent import AgentSettings
+from prorl.api import RuntimeName
 from prorl_code.rows import Format
 
 Reward = Annotated[float, msgspec.Meta(ge=-1000.0, le=1000.0)]
@@ -58,6 +59,6 @@ class CodeSettings(AgentSettings, frozen=True, kw_only=True, forbid_unknown_fiel
     whitespace: Literal["words", "lines"] = "words"
     float_tolerance: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 1e-6
     compare_timeout_s: Positive = 20.0
-    judge_runtime: str | None = None
+    judge_runtime: RuntimeName | None = None
     judge_programs: Count = 2
     comparers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1

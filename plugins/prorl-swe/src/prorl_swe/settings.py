@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from prorl.agent import AgentSettings
+from prorl.api import RuntimeName
 from prorl.api.sandbox import Limits, SandboxSpec
 from prorl.wire import Budgets
 from prorl_swe.repository.prepared import WORKTREE
@@ -46,7 +47,7 @@ class SweSettings(AgentSettings, frozen=True, kw_only=True, forbid_unknown_field
     reward: Literal["resolved", "fraction"] = "resolved"
     test_timeout_s: Seconds = 60.0
     tests_timeout_s: Seconds = 900.0
-    grader_runtime: str | None = None
+    grader_runtime: RuntimeName | None = None
     grader_limits: Limits = LIMITS
 
     def __post_init__(self) -> None:

@@ -65,7 +65,7 @@ class RepositoryCache:
 
     def __init__(self, folder: str | Path | None = None, *, max_gb: float | None = 20.0) -> None:
         self.store = Store(
-            Path(folder or default_folder()).absolute(), max_bytes=None if max_gb is None else int(max_gb * 1e9)
+            Path(folder or default_folder()).resolve(), max_bytes=None if max_gb is None else int(max_gb * 1e9)
         )
 
     async def prepare(

@@ -57,8 +57,11 @@ async def download(source: SdistSource, target: Path, settings: PipSettings) -> 
                 return await _download(client, source, target, settings)
         except (httpx.HTTPError, OSError) as error:
             fault = error
+    places = ", ".join(_without_credentials(place) for place in (*settings.find_links, *settings.indexes))
     raise SandboxFault(
-        f"{source.filename} cannot be fetched from the package index: {_said(fault)}", code="index_unreachable"
+        f"{source.filename} cannot be fetched from the package index: {_said(fault)} (asked, as pip is set to: "
+        f"{places or 'no index'}; PIP_INDEX_URL says another)",
+        code="index_unreachable",
     ) from fault
 
 
