@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -83,3 +84,28 @@ async def test_closing_leaves_no_connection_of_an_abort_that_the_engine_does_not
             await pool.close()
         assert not backend._aborts
         assert backend.closed
+
+
+async def test_a_server_that_takes_no_aborts_says_so_once(caplog: pytest.LogCaptureFixture, eventually) -> None:
+    """One that went away in the middle of a hundred calls would, for each of them."""
+    pool = BackendPool({record.name: record for record in prorl_llm_dialects()})
+    with FaultyEngine(lambda _: "hello") as engine:
+        await pool.add(BackendSpec(url=engine.url))
+        lease = pool.lease("job", wait_s=0, hold=nullcontext)
+        backend = await lease.ready()
+        engine.fault = "hang"
+        takes: Callable[[str], Awaitable[None]] = backend.dialect.abort
+
+        async def refuses(request_id: str) -> None:
+            raise ModelFault("not here", code="unreachable")
+
+        for abort in (refuses, refuses, takes, refuses):
+            backend.dialect.abort = abort
+            call = asyncio.create_task(lease.generate([72, 73], SamplingParams(max_tokens=4)))
+            await eventually(lambda: backend.in_flight == 1 and engine.in_flight == 1)
+            call.cancel()
+            await asyncio.wait({call})
+            await eventually(lambda: not backend._aborts and engine.in_flight == 0)
+        await pool.close()
+    said = [record.levelname for record in caplog.records if "did not take the abort" in record.getMessage()]
+    assert said.count("WARNING") == 2

@@ -44,6 +44,7 @@ PHASES = {
     "grader_sandbox": "grader's sandbox",
     "apply": "base, patch, tests put together",
     "tests": "tests",
+    "control": "skips again, without the patch",
 }
 
 
@@ -121,7 +122,7 @@ def draw(table: dict[str, dict[str, float]], bare: dict[str, float], title: str,
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    colours = ("#bbbbbb", "#1f4e79", "#35618f", "#6d9dc5", "#e3c99b", "#c9a66b", "#8f5b35")
+    colours = ("#bbbbbb", "#1f4e79", "#35618f", "#6d9dc5", "#e3c99b", "#c9a66b", "#8f5b35", "#5b3a22")
     figure, axis = plt.subplots(figsize=(9, 3.2))
     for number, (name, spent) in enumerate(table.items()):
         left = 0.0

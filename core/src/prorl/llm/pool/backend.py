@@ -55,7 +55,7 @@ class Backend:
         self._shelf = shelf or TokenizerShelf()
         self._running: set[asyncio.Task[Generation]] = set()
         self._aborts: set[asyncio.Task[None]] = set()
-        self._retired = False
+        self._retired = self._deaf = False
         self._tokenizer: asyncio.Task[Tokenizer] | None = None
 
     @property
@@ -147,7 +147,11 @@ class Backend:
             async with asyncio.timeout(10.0):
                 await self.dialect.abort(request_id)
         except (ModelFault, TimeoutError) as error:
-            log.warning("%s did not take the abort of a cancelled call: %s", self.url, error)
+            level = logging.DEBUG if self._deaf else logging.WARNING  # one that went away would say so for every call
+            log.log(level, "%s did not take the abort of a cancelled call: %s", self.url, error)
+            self._deaf = True
+        else:
+            self._deaf = False
 
     async def check(self, timeout: float) -> None:
         """Ask whether the engine is well, and still the one that was registered. Raises ``ModelFault`` if not, with
