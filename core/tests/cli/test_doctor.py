@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from prorl.api import HandlerRecord, Probe, RuntimeRecord
+from prorl.api import HandlerRecord, Probe, RuntimeRecord, SandboxFault
 from prorl.cli import doctor
 from prorl.plugins import Registry, discover
 from prorl.testing.scripted import ScriptedEngine
@@ -170,6 +170,33 @@ def test_it_ends_with_what_it_comes_to(monkeypatch):
     assert shown.endswith("\n1 thing to mend: rollout server http://127.0.0.1:1\n")
     told = CliRunner().invoke(doctor.command, ["--server", "127.0.0.1:1", "--json"], standalone_mode=False).stdout
     assert "write http://127.0.0.1:1" in json.loads(told)[-1]["seen"]
+
+
+def test_a_domain_says_what_it_lacks_on_this_machine(monkeypatch):
+    def lacks():
+        raise SandboxFault("there is no git on PATH: install git", code="missing")
+
+    def has():
+        pass
+
+    def breaks():
+        raise KeyError("HOME")
+
+    works = RuntimeRecord(name="r", factory=lambda: Fake(Probe(runtime="r", works=True, isolation="full")), summary="s")
+    needs = {"h": None, "lacks": lacks, "has": has, "breaks": breaks}
+    handlers = {name: HandlerRecord(name=name, factory=object, summary="s", needs=each) for name, each in needs.items()}
+    monkeypatch.setattr(doctor, "load_registry", lambda: Registry(runtimes={"r": works}, handlers=handlers))
+    done = CliRunner().invoke(doctor.command, ["--json"], standalone_mode=False)
+    found = {each["check"]: each for each in json.loads(done.stdout) if each["check"].startswith("domain ")}
+    assert {check: each["state"] for check, each in found.items()} == {
+        "domain lacks": "warn",
+        "domain has": "ok",
+        "domain breaks": "warn",
+    }
+    assert found["domain lacks"]["advice"] == "there is no git on PATH: install git"
+    assert found["domain breaks"]["advice"] == "KeyError: 'HOME'"
+    shown = CliRunner().invoke(doctor.command, [], standalone_mode=False).stdout
+    assert shown.endswith("\nready to serve: h, has; not lacks, breaks: see above; sandboxes: r\n")
 
 
 def test_something_else_than_a_rollout_server():

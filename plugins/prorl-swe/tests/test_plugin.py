@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from prorl.agent import AgentSettings
+from prorl.api import ProrlError
 from prorl_swe.handler import SweHandler
 from prorl_swe.plugin import prorl_agent_handlers, prorl_demos, prorl_settings
 from prorl_swe.rows import read_row
@@ -23,6 +24,14 @@ def test_the_record():
     assert (record.settings().max_turns, record.budgets.run_s, record.budgets.collect_s) == (50, 1800, 400)
     sources = ["swe-bench", "SWE-Gym/SWE-Gym", "princeton-nlp/SWE-bench_Verified", "NovaSky-AI/SkyRL-v0-293-data"]
     assert all(source in record.domains or source.startswith(record.prefixes) for source in sources)
+
+
+def test_doctor_is_told_of_a_machine_without_git(monkeypatch):
+    [record] = prorl_agent_handlers()
+    record.needs()
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(ProrlError, match="install git"):
+        record.needs()
 
 
 def test_what_is_the_owners_is_no_setting_of_a_job():

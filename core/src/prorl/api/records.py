@@ -23,6 +23,8 @@ class HandlerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A domain. ``domains`` are the exact names it serves (``name`` is one already), ``prefixes`` the beginnings of
     ``data_source`` values. ``settings`` is the Struct of ``[handlers.<name>]`` in prorl.toml and of a job's settings.
     ``budgets``: what a job of this domain may use where neither its request nor ``[pipeline.budgets]`` says.
+    ``needs``: ``prorl doctor`` calls it: raises a ``ProrlError`` that says what this machine lacks and how to get it.
+    It looks, and fetches nothing.
     """
 
     name: str
@@ -32,6 +34,7 @@ class HandlerRecord(msgspec.Struct, frozen=True, kw_only=True):
     prefixes: tuple[str, ...] = ()
     settings: type[msgspec.Struct] | None = None
     budgets: Budgets = Budgets()
+    needs: Callable[[], None] | None = None
 
 
 class ToolRecord(msgspec.Struct, frozen=True, kw_only=True):

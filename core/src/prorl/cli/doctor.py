@@ -19,7 +19,7 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
-from prorl.api import DialectRecord, RuntimeRecord
+from prorl.api import DialectRecord, ProrlError, RuntimeRecord
 from prorl.cli.console import INSTALL_MODEL, load_registry, out, print_json, print_table, table
 from prorl.client import ClientError, RolloutClient, ServerUnreachable
 from prorl.plugins import Registry
@@ -85,6 +85,7 @@ async def examine(
         Finding(check="python", state="ok", seen=f"{platform.python_version()} ({sys.executable})"),
         *_packages(),
         *_plugins(registry),
+        *_domains(registry),
         *await _runtimes(with_settings(registry.runtimes, sandbox) if sandbox else registry.runtimes),
         _engine(),
     ]
@@ -139,6 +140,21 @@ def _plugins(registry: Registry) -> list[Finding]:
         )
         for report in registry.reports
     ]
+
+
+def _domains(registry: Registry) -> list[Finding]:
+    """Those that say what they need of the machine."""
+    findings = []
+    for record in registry.handlers.values():
+        if record.needs is not None:
+            finding = Finding(check=f"domain {record.name}", state="ok", seen="has what it needs of this machine")
+            try:
+                record.needs()
+            except Exception as error:
+                said = str(error) if isinstance(error, ProrlError) else f"{type(error).__name__}: {error}"
+                finding = Finding(check=f"domain {record.name}", state="warn", seen="cannot run here", advice=said)
+            findings.append(finding)
+    return findings
 
 
 async def _runtimes(runtimes: Mapping[str, RuntimeRecord]) -> list[Finding]:
@@ -287,7 +303,10 @@ def _closing(registry: Registry, findings: list[Finding]) -> str:
     if not registry.handlers:
         return "ready to serve, but no domain yet: install a task package, e.g. prorl-math"
     runtimes = [check.removeprefix("runtime ") for check in checks["ok"] if check.startswith("runtime ")]
-    return f"ready to serve: {', '.join(registry.handlers)}; sandboxes: {', '.join(runtimes)}"
+    domains = [name for name in registry.handlers if f"domain {name}" not in checks["warn"]]
+    lacking = [name for name in registry.handlers if name not in domains]
+    but = f"; not {', '.join(lacking)}: see above" if lacking else ""
+    return f"ready to serve: {', '.join(domains) or 'no domain'}{but}; sandboxes: {', '.join(runtimes)}"
 
 
 def _show(findings: list[Finding], closing: str) -> None:

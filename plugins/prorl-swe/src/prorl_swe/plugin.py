@@ -30,8 +30,15 @@ def prorl_agent_handlers() -> list[HandlerRecord]:
             prefixes=PREFIXES,
             settings=SweSettings,
             budgets=BUDGETS,
+            needs=_needs,
         )
     ]
+
+
+def _needs() -> None:
+    from prorl_swe.repository.git import find_git  # noqa: PLC0415 - only where it is asked
+
+    find_git()
 
 
 @hookimpl
