@@ -21,6 +21,14 @@ from prorl.server.settings import parse_settings
 PLAY = Path(__file__).parent.parent / "data" / "plugins" / "play"
 
 
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """What a script starts in the background ignores SIGINT, and so does all that it starts: tests are no exception."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def play_environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(PLAY), "COLUMNS": "80"}

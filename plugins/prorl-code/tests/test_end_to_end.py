@@ -132,8 +132,9 @@ def test_a_row_that_cannot_be_judged_is_masked_before_a_token_is_sampled() -> No
 
 
 def test_a_judge_without_a_sandbox_masks() -> None:
-    with lab([create(RIGHT["stdin"][1]), "Done."]) as running:
-        result = running.rollout(STDIN, settings={"judge_runtime": "no-such-runtime"})
+    nowhere = {"sandbox": {"apptainer": "/nonexistent/apptainer"}}
+    with lab([create(RIGHT["stdin"][1]), "Done."], settings=nowhere) as running:
+        result = running.rollout(STDIN, settings={"judge_runtime": "apptainer"})
     assert result.error is not None
     assert (result.status, result.mask_sample, result.error.stage) == ("failed", True, "eval")
 
