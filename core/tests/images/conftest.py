@@ -206,3 +206,19 @@ def left(points) -> Callable[[], list[object]]:
         return [*tree.descendants(os.getpid()), *mounts, *points.glob("prorl-root-*")]
 
     return look
+
+
+@pytest.fixture
+def command_lines() -> Callable[[], list[bytes]]:
+    """Those of all processes of the machine, arguments divided by NULs."""
+
+    def look() -> list[bytes]:
+        lines = []
+        for process in tree.processes():
+            try:
+                lines.append(Path(f"/proc/{process.pid}/cmdline").read_bytes())
+            except OSError:
+                continue
+        return lines
+
+    return look

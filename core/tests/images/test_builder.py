@@ -224,7 +224,7 @@ async def wait_until_building(settings) -> None:
 
 
 async def test_a_server_killed_in_the_middle_of_a_build_leaves_no_half_image(
-    settings, builder, apptainer, recipe
+    settings, builder, apptainer, recipe, command_lines
 ) -> None:
     slow = recipe(post="sleep 300")
     asker = start_asker(settings, apptainer, slow, 1)
@@ -240,16 +240,6 @@ async def test_a_server_killed_in_the_middle_of_a_build_leaves_no_half_image(
     assert caught.value.code == "image_timeout"
     assert left(settings) == []
     assert not any(b"sleep\x00300" in line for line in command_lines())
-
-
-def command_lines() -> list[bytes]:
-    lines = []
-    for process in tree.processes():
-        try:
-            lines.append(Path(f"/proc/{process.pid}/cmdline").read_bytes())
-        except OSError:
-            continue
-    return lines
 
 
 async def test_leftovers_of_a_dead_machine_go_with_the_next_build(settings, builder, recipe) -> None:
@@ -277,7 +267,7 @@ async def test_a_build_that_fails_says_why_and_leaves_its_log(settings, builder,
     assert left(settings) == []
 
 
-async def test_a_build_that_takes_too_long_is_ended_as_a_whole(settings, builder, recipe) -> None:
+async def test_a_build_that_takes_too_long_is_ended_as_a_whole(settings, builder, recipe, command_lines) -> None:
     began = time.monotonic()
     with pytest.raises(SandboxFault, match="more than 1 s") as caught:
         await builder.build(recipe(post="setsid sleep 301 & sleep 302"), timeout=1)
@@ -288,7 +278,9 @@ async def test_a_build_that_takes_too_long_is_ended_as_a_whole(settings, builder
     assert left(settings) == []
 
 
-async def test_a_cancelled_build_is_ended_before_the_cancellation_goes_on(settings, builder, recipe) -> None:
+async def test_a_cancelled_build_is_ended_before_the_cancellation_goes_on(
+    settings, builder, recipe, command_lines
+) -> None:
     building = asyncio.create_task(builder.build(recipe(post="sleep 303")))
     await wait_until_building(settings)
     building.cancel()

@@ -27,16 +27,6 @@ def readable_only(runtime: Bubblewrap) -> bool:
     return AS_ROOT and (runtime._settings.images.roots == "fuse" or runtime._layers.no_shift is not None)
 
 
-def command_lines() -> list[bytes]:
-    lines = []
-    for process in tree.processes():
-        try:
-            lines.append(Path(f"/proc/{process.pid}/cmdline").read_bytes())
-        except OSError:
-            continue
-    return lines
-
-
 async def test_the_images_files_and_its_own_python(where, say, left) -> None:
     runtime, image = where
     sandbox = await runtime.start(SandboxSpec(image=image))
@@ -112,7 +102,7 @@ async def test_nobody_gets_out_of_an_image(where, say) -> None:
         await sandbox.stop()
 
 
-async def test_thirty_starts_and_stops_leave_nothing(where, left) -> None:
+async def test_thirty_starts_and_stops_leave_nothing(where, left, command_lines) -> None:
     runtime, image = where
     await (await runtime.start(SandboxSpec(image=image))).stop()
     before = len(list(Path("/proc/self/fd").iterdir()))
@@ -155,7 +145,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_server_killed_with_sigkill_takes_the_mount_along(where, left) -> None:
+async def test_a_server_killed_with_sigkill_takes_the_mount_along(where, left, command_lines) -> None:
     runtime, image = where
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", HOST, msgspec.json.encode(runtime._settings).decode(), image),
